@@ -68,10 +68,6 @@ def _constant(like: KerasTensor, value: Any, dtype: np.dtype[Any]) -> KerasTenso
 _NO_BOOL = "expected integers or floats, got bool; cast it first"
 
 
-def _floats_of(x: KerasTensor) -> KerasTensor:
-    return x if x.dtype.kind == "f" else refuse(f"expected floats, got {x.dtype}; cast them first")
-
-
 def _arithmetic(kind: str, x1: Any, x2: Any) -> Any:
     a, b = alike(x1, x2)
     return refuse(_NO_BOOL) if a.dtype == bool else getattr(a, kind)(b)
@@ -130,7 +126,7 @@ def modulo(x1, x2):
 @function("Power")
 def power(x1, x2):
     a, b = alike(x1, x2)
-    return _floats_of(a).Pow(b)
+    return a.checked_floats.Pow(b)
 
 
 @function("SquaredDifference")
@@ -166,7 +162,7 @@ def _of_float(kind: str, x: KerasTensor) -> Any:
 
 
 def _activation(name: str, x: KerasTensor) -> Any:
-    return rules.apply(x.floats, name)
+    return rules.apply(x.checked_floats, name)
 
 
 for _rule, _kinds in (
@@ -180,7 +176,7 @@ for _rule, _kinds in (
 
 @function("Square")
 def square(x):
-    return x * x
+    return _arithmetic("Mul", x, x)
 
 
 @function("Rsqrt")
@@ -193,7 +189,7 @@ def round_(x, decimals=0):
     """Rounds to the nearest integer; a value halfway between two integers becomes the even one."""
     if decimals:
         refuse(f"argument decimals={decimals}: expected 0")
-    return _floats_of(x).Round()
+    return x.checked_floats.Round()
 
 
 @function("Elu")
@@ -366,7 +362,7 @@ def cumulative_sum(x, axis=None):
 @function("Matmul")
 def matmul(x1, x2):
     a, b = alike(x1, x2)
-    return _floats_of(a) @ b
+    return a.checked_floats @ b
 
 
 @function("Dot")
@@ -380,7 +376,7 @@ def dot(x1, x2):
 @function("Einsum")
 def einsum(*operands, subscripts):
     first, *others = alike(*operands)
-    return _floats_of(first).Einsum(*others, equation=subscripts)
+    return first.checked_floats.Einsum(*others, equation=subscripts)
 
 
 # Shapes and indices.
@@ -811,7 +807,7 @@ def divide_of_tensorflow(x, y):
 @tensorflow("math.reduce_mean reduce_mean")
 def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
     """Returns the mean of floats. Refuses integers, whose mean TensorFlow rounds towards zero."""
-    return _reduce("ReduceMean", _floats_of(input_tensor), axis, keepdims)
+    return _reduce("ReduceMean", input_tensor.checked_floats, axis, keepdims)
 
 
 def _total_of_tensorflow(

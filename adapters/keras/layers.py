@@ -164,7 +164,7 @@ def pool_all(x, *, data_format=_LAST, keepdims=False, op):
     axes, y, kept = _axes(x), x.floats, int(keepdims)
     over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
     if op.at.type.startswith("GlobalMax"):
-        return y.ReduceMax(over, keepdims=kept)
+        return x.checked_floats.ReduceMax(over, keepdims=kept)
     if axes > 1 or not x.flags:
         return y.ReduceMean(over, keepdims=kept)
     column = x.flags.unsqueeze(2 if data_format else 1)
@@ -177,7 +177,7 @@ def pool_all(x, *, data_format=_LAST, keepdims=False, op):
 def upsampling(x, *, size=None, data_format=_LAST):
     times = map(float, each_axis(size or 2, _axes(x)))
     scales = (1.0, *times, 1.0) if data_format else (1.0, 1.0, *times)
-    return x.floats.Resize(scales=scales, **NEAREST)
+    return x.checked_floats.Resize(scales=scales, **NEAREST)
 
 
 @keras("ZeroPadding1D ZeroPadding2D")
@@ -249,7 +249,7 @@ def batch_normalization(
 
 @keras("LayerNormalization", masks=True, rms_scaling=False)
 def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, op):
-    x, axes = x.floats, _axes_of_norm(x, axis)
+    x, axes = x.checked_floats, _axes_of_norm(x, axis)
     if axes != [*range(axes[0], x.rank)]:
         refuse(f"attribute axis={axes}: expected only the last ones of {x.rank} axes")
     gamma, beta = _scale_and_shift(op, scale, center)
@@ -263,7 +263,7 @@ def layer_normalization(x, *, axis=None, epsilon=1e-3, center=True, scale=True, 
 
 @keras("RMSNormalization")
 def rms_normalization(x, *, axis=None, epsilon=1e-6, op):
-    x, axes = x.floats, _axes_of_norm(x, axis)
+    x, axes = x.checked_floats, _axes_of_norm(x, axis)
     if axes != [x.rank - 1]:
         refuse(f"attribute axis={axes}: expected only the last one of {x.rank} axes")
     root = (x * x).ReduceMean([-1], keepdims=1).Add(epsilon).Sqrt()
@@ -272,7 +272,7 @@ def rms_normalization(x, *, axis=None, epsilon=1e-6, op):
 
 @keras("GroupNormalization", masks=True)
 def group_normalization(x, *, groups=32, axis=None, epsilon=1e-3, center=True, scale=True, op):
-    x, place = x.floats, rules.one_axis(x, -1 if axis is None else axis)
+    x, place = x.checked_floats, rules.one_axis(x, -1 if axis is None else axis)
     if place not in (1, x.rank - 1):
         refuse(f"attribute axis={axis}: expected 1 or the last one of {x.rank} axes")
     channels = x.shape[place]
@@ -554,7 +554,7 @@ def _call(op: KerasLayer, layers: Sequence[_Layer]) -> tuple[KerasTensor, list[K
     count = sum(len(layer.widths) for layer in layers)
     if states and len(states) != count:
         refuse(f"called with {len(states)} states: expected {count}")
-    return x, states
+    return x.floats, states
 
 
 def _flat(nested: Any) -> list[Any]:

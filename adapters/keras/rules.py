@@ -119,7 +119,7 @@ def rest(x, *, data_format=None):
 
 @keras("Activation", masks=True)
 def activation(x, *, activation=None):
-    return apply(x.floats, activation)
+    return apply(x.checked_floats, activation)
 
 
 @keras("ReLU", masks=True)
@@ -127,7 +127,7 @@ def relu(x, *, max_value=None, negative_slope=0.0, threshold=0.0, op):
     """Returns x, limited to max_value, for x >= threshold, and negative_slope * (x - threshold) for
     smaller x.
     """
-    x = x.floats
+    x = x.checked_floats
     if threshold:
         low = x.Sub(threshold).Mul(negative_slope)
         y = x.GreaterOrEqual(threshold).Where(x, low)
@@ -367,7 +367,7 @@ def arithmetic_of_unmasked(*tensors, op):
 @keras("Average")
 def average(*tensors):
     operands = _operands(tensors)
-    total = _chain("Add", operands)
+    total = _chain("Add", operands).floats
     return total.Div(total.scalar(len(operands))).under(_mask(operands))
 
 

@@ -101,6 +101,15 @@ class KerasTensor(Tensor):
         return self if self.dtype.kind == "f" else self.cast(self.op.compute)
 
     @property
+    def checked_floats(self) -> KerasTensor:
+        """The value. Raises `UnsupportedError` for integers, if Keras returns integers for them."""
+        return (
+            self
+            if self.dtype.kind == "f"
+            else refuse(f"expected floats, got {self.dtype}; cast them first")
+        )
+
+    @property
     def held(self) -> Held:
         return Held(self.name, self.mask, self.words)
 

@@ -376,6 +376,11 @@ def _with_common_options(function: Function) -> Function:
     def run(**arguments: Any) -> None:
         json, quiet = arguments["json"], arguments["quiet"]
         own = {name: value for name, value in arguments.items() if name in taken}
+        if "-" in map(str, own.values()):
+            raise UnsupportedError(
+                "'-': expected the name of a file or folder; for standard output, type /dev/stdout"
+                " and --quiet"
+            )
         with working(title, quiet or json):
             if json and "json" in added:
                 _run_for_json(function, own)

@@ -117,6 +117,16 @@ def test_a_device_is_no_model_and_no_hint_names_it(onernn: Run) -> None:
     assert (code, stderr) == (2, "onernn: /dev/null: expected a file, got a pipe or device\n")
 
 
+@pytest.mark.parametrize(
+    "command", ["run m --input io.npz -o -", "weights m --to torch -o -", "score m rows.jsonl -"]
+)
+def test_a_hyphen_is_no_name_of_an_output(onernn: Run, tmp_path: Path, command: str) -> None:
+    code, stdout, stderr = onernn(command)
+    said = "'-': expected the name of a file or folder; for standard output, type /dev/stdout"
+    assert (code, stdout, stderr) == (2, "", f"onernn: {said} and --quiet\n")
+    assert not (tmp_path / "-").exists()
+
+
 def test_plug_names_a_folder_that_was_given_as_the_file(onernn: Run, tmp_path: Path) -> None:
     code, _, stderr = onernn(f"plug {tmp_path} -o p.onnx")
     assert (code, stderr) == (2, f"onernn: {tmp_path}: expected a file, got a folder\n")

@@ -92,6 +92,57 @@ def test_each_function_gives_what_keras_gives(name: str, tmp_path: Path) -> None
     models.check(model, tmp_path / f"model.{suffix}", FUNCTIONS_INPUTS)
 
 
+@pytest.mark.parametrize("name", ["Average", "LSTM"])
+def test_layers_give_for_integers_what_keras_gives(name: str, tmp_path: Path) -> None:
+    inputs = [keras.Input((None, 3), dtype="int32") for _ in range(2)]
+    results = {
+        "Average": lambda a, b: keras.layers.Average()([a, b]),
+        "LSTM": lambda a, b: keras.layers.LSTM(2)(keras.ops.add(a, b)),
+    }
+    model = models.filled(keras.Model(inputs, results[name](*inputs)), 0)
+    feeds = [np.array([[[1, -2, 3], [4, 0, 1]]], "int32"), np.ones((1, 2, 3), "int32")]
+    models.check(model, tmp_path / "model.keras", feeds)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Activation", {"activation": "linear"}),
+        ("ReLU", {}),
+        ("GlobalMaxPooling1D", {}),
+        ("UpSampling1D", {}),
+        ("LayerNormalization", {}),
+        ("GroupNormalization", {"groups": 1}),
+        ("RMSNormalization", {}),
+    ],
+)
+def test_integers_for_which_keras_returns_integers_are_refused(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    x = keras.Input((4, 3), dtype="int32")
+    path = tmp_path / "model.keras"
+    keras.Model(x, getattr(keras.layers, name)(**options)(x)).save(path)
+    with pytest.raises(onernn.UnsupportedError, match=f"{name}.: expected floats, got int32"):
+        onernn.Session(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "reason"),
+    [
+        ("relu", "int32", "expected floats, got int32"),
+        ("square", "bool", "expected integers or floats, got bool"),
+    ],
+)
+def test_functions_whose_dtype_is_keras_s_own_are_refused(
+    name: str, dtype: str, reason: str, tmp_path: Path
+) -> None:
+    x = keras.Input((4,), dtype=dtype)
+    path = tmp_path / "model.keras"
+    keras.Model(x, getattr(keras.ops, name)(x)).save(path)
+    with pytest.raises(onernn.UnsupportedError, match=reason):
+        onernn.Session(path)
+
+
 def test_an_option_in_which_none_is_no_default_is_refused(tmp_path: Path) -> None:
     x = keras.Input((4, 3))
     path = tmp_path / "model.keras"
