@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checking import assert_close
-from support.compiling import CHECKED, PLAIN
+from support.compiling import CHECKED, EMULATOR, PLAIN, compile_program
 from support.emitting import Emitted, assert_computes, build
-from support.graphs import reference
+from support.graphs import new_node, reference, rnn_node, small
 from support.onnx_models import read
 from support.onnx_rnn import Case, array_of, ort_case, random_case, run_oracle
 
-from onernn import Ragged, UnsupportedError, load
+from onernn import Cell, Ragged, RnnSpec, UnsupportedError, load
+from onernn.engine.emit import write_cpp
 from onernn.engine.emit.pipeline import read_declared
 
 MODELS = int(os.environ.get("ONERNN_EMIT_MODELS", "4"))
@@ -159,3 +161,30 @@ def test_what_a_call_cannot_do_is_a_status(examples: dict[str, Emitted]) -> None
     assert status([1, -1, 3], [0, 3]) == 80 + STATUSES.index("bad_index")
     for offsets in ([0, 2, 1, 3], [0, 4], [1, 3], [0, 2]):
         assert status([1, 2, 3], offsets) == 80 + STATUSES.index("bad_lengths")
+
+
+HUGE = """
+#include "gru.hpp"
+#include <cstdio>
+int main() {
+  const gru::Weights weights;
+  const std::int64_t most = INT64_MAX, wraps = (std::int64_t(1) << 60) + 1;  // 16 * wraps is 16
+  for (const gru::Sizes sizes : {gru::Sizes{1, 1}, {most, 1}, {wraps, 1}, {1, most}, {1, wraps}}) {
+    try {
+      const gru::Model model(weights, sizes);
+      std::printf("made ");
+    } catch (const std::bad_alloc&) {
+      std::printf("refused ");
+    }
+  }
+}
+"""
+
+
+def test_sizes_whose_products_exceed_64_bits_are_refused(tmp_path: Path) -> None:
+    nodes = (rnn_node("y = Rnn x", RnnSpec(Cell.GRU, 4, 16)), new_node("z = Tanh y"))
+    write_cpp(small(nodes, {"x": [None, 4]}, "z"), tmp_path, name="gru", embed=True)
+    (tmp_path / "huge.cpp").write_text(HUGE)
+    compile_program(tmp_path / "huge.cpp", tmp_path / "huge", FLAGS, tmp_path)
+    command = [*EMULATOR, tmp_path / "huge"]
+    assert subprocess.check_output(command).split() == [b"made", *[b"refused"] * 4]

@@ -18,7 +18,7 @@ from support.arrays import uniform
 from support.checking import assert_same_bits
 from support.compiled_models import compiled, models
 from support.graphs import input_of, new_node, new_nodes, rnn_node, small
-from support.interpreters import resident
+from support.interpreters import printed, resident
 from support.layers import random_weights
 from support.random_models import random_trial
 from support.taggers import sentences, tagger
@@ -289,6 +289,54 @@ def test_a_lower_limit_frees_memory_and_holds_for_the_next_run(tmp_path: Path) -
     assert stream.run(model.inputs, {"x": feed["x"][:9]})["y"].item() == 9
 
 
+def test_a_run_that_found_no_memory_for_an_output_leaves_the_next_run_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small((new_node("a = Relu x"), new_node("b = Neg x")), {"x": (None, 3)}, "a b")
+    model, session = opened(graph, tmp_path / "m.onernn"), Session(graph, backend="kernels")
+    feeds = [{"x": uniform(count, 3)} for count in (9, 4, 20)]
+    want = [session.run(feed) for feed in feeds]
+    for feed, right in zip(feeds, want, strict=True):
+        arrays = iter([np.empty(feed["x"].shape, np.float32)])  # of the first output
+
+        def empty(shape: Any, dtype: Any, arrays: Any = arrays) -> np.ndarray:
+            if (array := next(arrays, None)) is None:
+                raise MemoryError
+            return array
+
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr("onernn.engine.compiled_model.np.empty", empty)
+            model.run(feed)
+        assert_same_bits(model.run(feed), right)
+
+
+WITHOUT_MEMORY = """
+    import resource, sys
+    import numpy as np
+    from onernn import BudgetError, Ragged
+    from onernn.engine.compiled_model import CompiledModel
+
+    def run(count):
+        x = Ragged.from_lengths(np.ones((count, 4), "f4"), [count])
+        return model.run({"x": x})["y"].data.sum()
+
+    model = CompiledModel(sys.argv[1], threads=1)
+    want = run(10)
+    in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + (150 << 20),) * 2)
+    try:
+        run(400_000)  # 98 MB for y and as many for each inner layer
+    except BudgetError:
+        print("refused", run(10) == want)
+"""
+
+
+def test_a_batch_that_found_no_memory_takes_none_from_later_batches(tmp_path: Path) -> None:
+    graph = small([rnn_node("y = Rnn x", RnnSpec(Cell.LSTM, 4, 64, layers=3))], {"x": [None, 4]})
+    compile_model(graph, tmp_path / "m.onernn")
+    assert printed(WITHOUT_MEMORY, tmp_path / "m.onernn") == ["refused", "True"]
+
+
 @pytest.mark.parametrize("threads", [0, -1, 1.5])
 def test_numbers_of_threads_are_checked(threads: Any, tmp_path: Path) -> None:
     compile_model(tagger(), tmp_path / "m.onernn")
@@ -413,6 +461,15 @@ def test_what_is_no_compiled_file_is_told(content: bytes, tmp_path: Path) -> Non
         Session(tmp_path / "m.onernn")
     with pytest.raises(FileNotFoundError, match="none.onernn"):
         Session(tmp_path / "none.onernn")
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_folder_or_a_pipe_is_refused_at_once(make: Any, tmp_path: Path) -> None:
+    make(tmp_path / "m.onernn")
+    with pytest.raises(
+        ModelFormatError, match=r"m\.onernn: expected a file, got a folder or a pipe"
+    ):
+        Session(tmp_path / "m.onernn")
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:

@@ -239,6 +239,13 @@ def test_the_file_is_gone_afterwards_and_who_has_it_keeps_it(tmp_path: Path) -> 
         pass
 
 
+def test_a_model_without_arrays_is_shared() -> None:
+    graph = small((new_node("y = Relu x"),), {"x": (None, 2)}, "y")
+    with onernn.share(Session(graph)) as shared:
+        out = shared.open().run({"x": np.array([[-1, 2]], "f4")})
+    assert np.asarray(out["y"]).tolist() == [[0, 2]]
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "other"])
 def test_another_file_is_refused(tmp_path: Path, damage: str) -> None:
     with onernn.share(tagger(), tmp_path) as shared:

@@ -49,6 +49,29 @@ TEST(members_that_are_late_change_nothing) {
   }
 }
 
+TEST(a_piece_without_memory_fails_the_call_and_no_later_one) {
+  for (int threads : {1, 2, 5}) {
+    Team team(-threads);
+    for (std::int64_t wrong : {0, 5, 9}) {
+      std::atomic<int> done{0};
+      bool failed = false;
+      try {
+        team.split(10, kMuch, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t at = begin; at < end; ++at) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));  // so that helpers take some
+            if (at == wrong) throw std::bad_alloc();
+            ++done;
+          }
+        });
+      } catch (const std::bad_alloc&) {
+        failed = true;
+      }
+      CHECK(failed && done < 10);
+      check_pieces(team);
+    }
+  }
+}
+
 TEST(helpers_that_sleep_wake_up) {
   Team team(4);
   for (int again = 0; again < 5; ++again) {

@@ -16,6 +16,7 @@ import pytest
 from support.arrays import uniform
 from support.compiled_models import models
 from support.graphs import new_node, rnn_node, small
+from support.interpreters import printed
 
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
 from onernn.engine.compiling import compile_model
@@ -128,6 +129,31 @@ def test_the_header_is_one_of_c_and_libonernn_has_its_functions_alone() -> None:
         check=True,
     )
     assert {line.split()[-1] for line in done.stdout.splitlines()} == declared
+
+
+OPEN = """
+    import ctypes, re, sys
+    library = ctypes.CDLL(sys.argv[1])
+    library.onernn_message.restype = ctypes.c_char_p
+    status = library.onernn_open(b"nothing", 1, ctypes.byref(ctypes.c_void_p()))
+    maps = open("/proc/self/maps").read()
+    print(*{*re.findall(r"libonernn-(.*)\\.so", maps)}, status, library.onernn_message().decode())
+"""
+CAPS = [*build.isas()]
+
+
+@pytest.mark.parametrize("cap", ["", *CAPS, CAPS[0].upper()])
+def test_libonernn_maps_only_the_best_library_that_the_cap_allows(cap: str) -> None:
+    allowed = CAPS[: CAPS.index(cap.lower()) + 1] if cap else CAPS
+    runs = [isa for isa in build.runnable(build.isas()) if build.library_of(isa).exists()]
+    best = [isa for isa in runs if isa in allowed][-1:]
+    assert printed(OPEN, LIBRARY, ONERNN_MAX_ISA=cap)[:2] == [*best, "6"]  # ONERNN_NO_FILE
+
+
+def test_an_unknown_cap_is_refused_with_the_known_ones() -> None:
+    status, *message = printed(OPEN, LIBRARY, ONERNN_MAX_ISA="avx3")
+    assert status == "2"  # ONERNN_UNKNOWN
+    assert " ".join(message) == f"ONERNN_MAX_ISA=avx3: expected one of {' '.join(CAPS)}"
 
 
 WORDS = 11

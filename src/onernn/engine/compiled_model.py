@@ -51,7 +51,7 @@ class _Stream:
         model.check(self._lib.onernn_limit(self._stream, *model.limits))
         self._memory = self._ffi.new("void *[]", len(model.inputs) + len(model.outputs))
         self._given: list[tuple[int, ...] | None] = [None for _ in model.inputs]
-        self._shapes: list[tuple[int, ...] | None] | None = None  # of outputs, if they are known
+        self._shapes: list[tuple[int, ...]] | None = None  # of outputs, -1 for unknown sizes
 
     def reset(self) -> None:
         self._model.check(self._lib.onernn_reset(self._stream))
@@ -108,16 +108,16 @@ class _Stream:
                 self._given[number] = array.shape
         if found < len(feed):
             return None
-        is_new = self._shapes is None
-        if self._shapes is None:
+        shapes = self._shapes
+        is_new = shapes is None
+        if shapes is None:
             model.check(lib.onernn_prepare(stream))
-            shapes = (self._shape(number, rank) for _, number, _, rank, _ in model.makes)
-            self._shapes = [None if -1 in shape else shape for shape in shapes]
+            shapes = [self._shape(number, rank) for _, number, _, rank, _ in model.makes]
         outputs = dict[str, Any]()
         late = []
-        for each, shape in zip(model.makes, self._shapes, strict=True):
+        for each, shape in zip(model.makes, shapes, strict=True):
             name, number, dtype, _, levels = each
-            if shape is None:  # the run determines the sizes
+            if -1 in shape:  # the run determines the sizes
                 outputs[name], memory[number] = None, ffi.NULL
             else:
                 outputs[name] = array = np.empty(shape, dtype)
@@ -125,8 +125,9 @@ class _Stream:
                 kept.append(at)
                 if is_new:
                     model.check(lib.onernn_take(stream, number, at, array.nbytes))
-            if levels or shape is None:
+            if levels or -1 in shape:
                 late.append(each)
+        self._shapes = shapes  # only now, as `np.empty` and an interrupt may raise before
         if status := lib.onernn_run_on(stream, memory):
             model.check(status)
         for name, number, dtype, rank, levels in late:

@@ -50,7 +50,7 @@ class Shared(Generic[T]):
                 f"{self._path}: {error}; open() works on the machine where onernn.share() made the"
                 " file, and as long as its block lasts"
             ) from None
-        if content[:_STAMP] != self._stamp or len(content) < max(end for _, end in self._spans):
+        if content[:_STAMP] != self._stamp or any(end > len(content) for _, end in self._spans):
             raise SharedFileError(
                 f"{self._path}: expected the file that onernn.share() made; share the model again"
             )

@@ -428,7 +428,7 @@ def _to_compile(command: list[str], targets: Flags, isa: str, file: Path) -> lis
     ):  # only these sources use the set's name and the C interface's number
         names += [f'-DONERNN_LIBRARY_ISA="{isa}"', f"-DONERNN_ABI={abi()}u"]
     if file == LOADER:
-        names.append(f'-DONERNN_LEAST="{next(iter(targets))}"')
+        names.append(f'-DONERNN_SETS="{" ".join(targets)}"')
     options = [*COMPILE, *_level(isa, file), *targets[isa], *names]
     return [*command, *options, "-c", str(file.relative_to(HERE))]
 

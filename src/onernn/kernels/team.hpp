@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -59,7 +60,8 @@ class Crew {
   }
 
   /// Calls function(begin, end) for ranges that cover 0 to `count`, on the threads that take part,
-  /// at most `members`. Takes a copy of the function: so a caller without helpers takes no address
+  /// at most `members`. Throws std::bad_alloc after all other pieces if a piece found no memory.
+  /// Takes a copy of the function: so a caller without helpers takes no address
   /// of its own function, and keeps it in registers.
   template <class Function>
 #if defined(__GNUC__)
@@ -86,6 +88,7 @@ class Crew {
     work(0, turn);
     for (int turns = 1; finished_.load(std::memory_order_acquire) < count; ++turns)
       wait_a_little(turns);
+    if (failed_.exchange(false, kRelaxed)) throw std::bad_alloc();
   }
 
   /// Makes member m take part in turns while `stays()` is true.
@@ -163,7 +166,11 @@ class Crew {
       Place& place = places_[(m + k) % members];
       for (; take(place, turn, k == 0, &begin, &end); done += end - begin) {
         may_be_late();
-        call(function, begin, end);
+        try {
+          call(function, begin, end);
+        } catch (const std::bad_alloc&) {  // leaving a helper would end the process
+          failed_.store(true, std::memory_order_relaxed);
+        }
       }
     }
     may_be_late();
@@ -194,6 +201,7 @@ class Crew {
   std::atomic<bool> may_sleep_{false};  // Relaxed: it is set before there are helpers.
   // Released by each member after its pieces, acquired by the leader: it then sees their results.
   alignas(64) std::atomic<std::int64_t> finished_{0};
+  std::atomic<bool> failed_{false};  // Relaxed: `finished_` publishes it.
   std::vector<Place> places_;
 };
 

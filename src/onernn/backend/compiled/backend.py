@@ -249,7 +249,7 @@ class CompiledStack:
             status = self._lib.onernn_stack_run_unpacked(handle, batch, arrays, self._unpacked)
         self._idle.append(idle)
         if status:
-            check(self._lib, status, f"a batch of {extent} steps and sentences")
+            check(self._lib, status, f"a batch of {extent} steps and sequences")
 
     def at(self, address: int, to: str = "void *") -> Any:
         """Returns an address as a C pointer."""

@@ -405,7 +405,8 @@ class _Header:
             yield {**out, "count": Size.of(1), "code": code}
 
     def _member(self, ident: str, type: str, size: Size) -> dict[str, str]:
-        return {"ident": ident, "type": type, "most": self._most(size, "most")}
+        sizes = {to: self._most(size, to) for to in ("most", "real")}
+        return {"ident": ident, "type": type, **sizes}
 
     def _most(self, size: Size, sizes: str) -> str:
         names = {name: f"{sizes}.{name}" for name in size.names}

@@ -442,11 +442,12 @@ onernn_plan* planned(const Numbers& words) {
 }  // namespace
 
 Bytes::Bytes(const char* path) {
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK, opening a pipe would wait for a writer.
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status{};
   int error = file < 0 || ::fstat(file, &status) ? errno : 0;
-  if (!error && !S_ISREG(status.st_mode)) error = EISDIR;
-  if (!error && status.st_size > 0) {
+  const bool is_file = error || S_ISREG(status.st_mode);
+  if (!error && is_file && status.st_size > 0) {
     size = status.st_size;
     void* const at =
         ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ, MAP_PRIVATE, file, 0);
@@ -455,7 +456,10 @@ Bytes::Bytes(const char* path) {
     begin = static_cast<const unsigned char*>(at);
   }
   if (file >= 0) ::close(file);
-  if (error) throw Failure{ONERNN_NO_FILE, std::string(path) + ": " + std::strerror(error)};
+  if (error || !is_file)
+    throw Failure{ONERNN_NO_FILE,
+                  std::string(path) + ": " +
+                      (error ? std::strerror(error) : "expected a file, got a folder or a pipe")};
 }
 
 Bytes::Bytes(const void* bytes, std::int64_t count) : size(count) {

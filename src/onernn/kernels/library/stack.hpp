@@ -173,8 +173,10 @@ class Stack final : public onernn_stack {
   }
   [[gnu::noinline]] void renew(Extent extent) {
     workspace_.reset();  // frees it before more is allocated
-    most_ = {(std::max)(extent.sequences, most_.sequences), (std::max)(extent.words, most_.words)};
-    workspace_ = std::make_unique<Workspace>(spec_, above(), most_);
+    const Extent most{(std::max)(extent.sequences, most_.sequences),
+                      (std::max)(extent.words, most_.words)};
+    workspace_ = std::make_unique<Workspace>(spec_, above(), most);
+    most_ = most;  // only now: a batch that found no memory does not enlarge later ones
   }
 
   Share& share(std::int64_t piece, bool upper) { return workspace_->shares[2 * piece + upper]; }

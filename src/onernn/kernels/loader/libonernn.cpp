@@ -4,11 +4,13 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #pragma GCC visibility push(default)
 #include "library/onernn.h"
@@ -22,6 +24,19 @@ namespace {
 void* unregistered(const void* api_base) {
   const auto* const api = static_cast<const onernn::ort::ApiBase*>(api_base)->GetApi(1);
   return api ? api->CreateStatus(onernn::ort::kFail, onernn_message()) : nullptr;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+bool has(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 // For each function: result, name, parameters, arguments, and the result if no library is found.
@@ -84,19 +99,24 @@ struct Library {
     const char* const name = std::strrchr(here.dli_fname, '/');
     const std::string folder(here.dli_fname,
                              name ? static_cast<std::size_t>(name + 1 - here.dli_fname) : 0);
-    void* best = nullptr;
-    const char* const cap = std::getenv("ONERNN_MAX_ISA");
-    const std::string runs = runnable().text;
+    const std::vector<std::string> sets = words_of(ONERNN_SETS), runs = words_of(runnable().text);
+    std::string cap = std::getenv("ONERNN_MAX_ISA") ? std::getenv("ONERNN_MAX_ISA") : "";
+    for (char& each : cap) each = static_cast<char>(std::tolower(static_cast<unsigned char>(each)));
     if (runs.empty()) {
-      std::snprintf(missing, sizeof missing, "this CPU lacks what all kernels need, " ONERNN_LEAST);
+      std::snprintf(missing, sizeof missing, "this CPU lacks what all kernels need, %s",
+                    sets[0].c_str());
       return;
     }
-    for (std::size_t begin = 0; begin < runs.size();) {
-      const std::size_t end = std::min(runs.find(' ', begin), runs.size());
-      const std::string isa = runs.substr(begin, end - begin);
-      if (void* const found = opened(folder, isa.c_str())) best = found;
-      begin = end + 1;
-      if (cap && isa == cap) break;
+    if (!cap.empty() && !has(sets, cap)) {
+      std::snprintf(missing, sizeof missing, "ONERNN_MAX_ISA=%.64s: expected one of %s",
+                    cap.c_str(), ONERNN_SETS);
+      return;
+    }
+    void* best = nullptr;
+    bool allowed = cap.empty();  // the cap need not be a set that this CPU runs
+    for (auto set = sets.rbegin(); set != sets.rend() && !best; ++set) {
+      allowed = allowed || *set == cap;
+      if (allowed && has(runs, *set)) best = opened(folder, set->c_str());
     }
     if (!best) return;
     missing[0] = 0;  // one library suffices
