@@ -657,19 +657,10 @@ class Rule(WritingRule):
         return super().__call__(w)
 
 
-RULES = Rules[Rule]()
+rule = RULES = Rules[Rule](Rule)
+"""The rules by canonical operator. ``rule`` registers a function that writes these operators."""
 _OF_A_RUNTIME = {"rational", "together"}
 """Attributes that describe ONNX Runtime's rounding. They are not written."""
-
-
-def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function that writes these operators."""
-
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        RULES(names)(Rule(function))
-        return function
-
-    return enter
 
 
 def integers(x: Variable | None) -> list[int]:
