@@ -5,6 +5,7 @@ Values with channels are (N, C, ...). Attributes have the same meaning as in ONN
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,6 +100,25 @@ def remainder(x: Any, y: Any) -> Any:
 def truncate(x: Any) -> Any:
     """Returns floats rounded towards zero."""
     return x.Sign() * x.Abs().Floor()
+
+
+def round_half_away(x: Any) -> Any:
+    """Returns floats rounded to the nearest integer, halfway values away from zero."""
+    size = x.Abs()
+    whole = size.Floor()
+    return x.Sign() * (whole + (size - whole).GreaterOrEqual(0.5).cast(x.dtype))
+
+
+FORMULAS: dict[str, Callable[[Any], Any]] = {
+    "square": lambda x: x * x,
+    "rsqrt": lambda x: x.Sqrt().Reciprocal(),
+    "log2": lambda x: x.Log() * (1 / math.log(2)),
+    "log10": lambda x: x.Log() * (1 / math.log(10)),
+    "silu": lambda x: x * x.Sigmoid(),
+    "mish": lambda x: x * x.Softplus().Tanh(),
+    "log_sigmoid": lambda x: x.Neg().Softplus().Neg(),
+}
+"""Functions of one value that several frameworks have under these names."""
 
 
 # Windows, pads and channels of convolutions, pools and norms; indices.

@@ -116,13 +116,18 @@ class Rules(dict[str, R]):
     """The rules of a framework, by the names of operators. A call with names returns a decorator
     that adds a rule for them. A second rule for a name is an error, because the order of imports
     would decide which one applies.
+
+    ``make``: returns the entry of the table for a decorated function; the default is the function.
     """
 
-    def __call__(self, names: str) -> Callable[[R], R]:
-        def enter(rule: R) -> R:
+    def __init__(self, make: Callable[[Any], Any] = lambda rule: rule) -> None:
+        self.make = make
+
+    def __call__(self, names: str, make: Callable[[Any], Any] | None = None) -> Any:
+        def enter(rule: Any) -> Any:
             if twice := self.keys() & set(names.split()):
                 raise ValueError(f"expected one rule per operator, got two for {sorted(twice)}")
-            self.update(dict.fromkeys(names.split(), rule))
+            self.update(dict.fromkeys(names.split(), (make or self.make)(rule)))
             return rule
 
         return enter

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common import bodies
-from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras import rules
 from onernn.adapters.keras.table import (
     FIX_SIZE,
     KerasTensor,
     function,
+    functions,
     same_in_tensorflow,
     tensorflow,
 )
@@ -68,24 +68,18 @@ def _constant(like: KerasTensor, value: Any, dtype: np.dtype[Any]) -> KerasTenso
 _NO_BOOL = "expected integers or floats, got bool; cast it first"
 
 
-def _arithmetic(kind: str, x1: Any, x2: Any) -> Any:
+@functions("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min")
+def arithmetic(kind, x1, x2):
     a, b = alike(x1, x2)
     return refuse(_NO_BOOL) if a.dtype == bool else getattr(a, kind)(b)
 
 
-for _name, _kind in pairs("Add=Add Subtract=Sub Multiply=Mul Maximum=Max Minimum=Min").items():
-    function(_name)(partial(_arithmetic, _kind))
-
-
-def _comparison(kind: str, x1: Any, x2: Any) -> Any:
+@functions(
+    "Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual"
+)
+def comparison(kind, x1, x2):
     a, b = alike(x1, x2)
     return getattr(a, kind)(b)
-
-
-for _name, _kind in pairs(
-    "Equal=Equal Less=Less LessEqual=LessOrEqual Greater=Greater GreaterEqual=GreaterOrEqual"
-).items():
-    function(_name)(partial(_comparison, _kind))
 
 
 @function("NotEqual")
@@ -94,12 +88,9 @@ def not_equal(x1, x2):
     return a.Equal(b).Not()
 
 
-def _logical(kind: str, x1: KerasTensor, x2: KerasTensor) -> Any:
+@functions("LogicalOr=Or LogicalAnd=And LogicalXor=Xor")
+def logical(kind, x1, x2):
     return getattr(x1.cast(bool), kind)(x2.cast(bool))
-
-
-for _name, _kind in pairs("LogicalOr=Or LogicalAnd=And LogicalXor=Xor").items():
-    function(_name)(partial(_logical, _kind))
 
 
 @function("LogicalNot")
@@ -131,52 +122,42 @@ def power(x1, x2):
 
 @function("SquaredDifference")
 def squared_difference(x1, x2):
-    apart = _arithmetic("Sub", x1, x2)
+    apart = arithmetic("Sub", x1, x2)
     return apart * apart
 
 
 # Functions on single elements.
 
-_OF_NUMBERS = pairs("Negative=Neg Absolute=Abs Abs=Abs Sign=Sign")
-_OF_FLOATS = pairs(
+
+@functions("Negative=Neg Absolute=Abs Abs=Abs Sign=Sign")
+def of_number(kind, x):
+    return refuse(_NO_BOOL) if x.dtype == bool else getattr(x, kind)()
+
+
+@functions(
     """
     Exp=Exp Log=Log Sqrt=Sqrt Sin=Sin Cos=Cos Arctan=Atan Erf=Erf Reciprocal=Reciprocal
     Isnan=IsNaN Floor=Floor Ceil=Ceil
     """
 )
-_ACTIVATIONS = pairs(
+def of_float(kind, x):
+    return getattr(x.floats, kind)()
+
+
+@functions(
     """
     Relu=relu Relu6=relu6 Sigmoid=sigmoid Tanh=tanh Silu=silu Softplus=softplus Softsign=softsign
     Selu=selu HardSigmoid=hard_sigmoid HardSilu=hard_silu HardTanh=hard_tanh LogSigmoid=log_sigmoid
     TanhShrink=tanh_shrink
     """
 )
-
-
-def _of_number(kind: str, x: KerasTensor) -> Any:
-    return refuse(_NO_BOOL) if x.dtype == bool else getattr(x, kind)()
-
-
-def _of_float(kind: str, x: KerasTensor) -> Any:
-    return getattr(x.floats, kind)()
-
-
-def _activation(name: str, x: KerasTensor) -> Any:
+def activation(name, x):
     return rules.apply(x.checked_floats, name)
-
-
-for _rule, _kinds in (
-    (_of_number, _OF_NUMBERS),
-    (_of_float, _OF_FLOATS),
-    (_activation, _ACTIVATIONS),
-):
-    for _name, _kind in _kinds.items():
-        function(_name)(partial(_rule, _kind))
 
 
 @function("Square")
 def square(x):
-    return _arithmetic("Mul", x, x)
+    return arithmetic("Mul", x, x)
 
 
 @function("Rsqrt")
@@ -263,47 +244,32 @@ def _places(x: KerasTensor, axes: Any) -> list[int]:
     return [rules.one_axis(x, each) for each in (axes if isinstance(axes, list) else [axes])]
 
 
-def _reduce(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+@functions("Max=ReduceMax Amax=ReduceMax Min=ReduceMin Amin=ReduceMin")
+def reduction(kind, x, axis=None, keepdims=False):
     return getattr(x, kind)(_axes(x, axis), keepdims=int(keepdims))
 
 
-for _name, _kind in pairs("Max=ReduceMax Amax=ReduceMax Min=ReduceMin Amin=ReduceMin").items():
-    function(_name)(partial(_reduce, _kind))
+@functions("Mean=ReduceMean Logsumexp=ReduceLogSumExp")
+def float_reduction(kind, x, axis=None, keepdims=False):
+    return reduction(kind, x.floats, axis, keepdims)
 
 
-def _float_reduction(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
-    return _reduce(kind, x.floats, axis, keepdims)
-
-
-for _name, _kind in pairs("Mean=ReduceMean Logsumexp=ReduceLogSumExp").items():
-    function(_name)(partial(_float_reduction, _kind))
-
-
-def _total(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+@functions("Sum=ReduceSum Prod=ReduceProd")
+def total(kind, x, axis=None, keepdims=False):
     """Adds or multiplies all elements along axes; integers of less than 32 bits become int32."""
     x = x if x.dtype.kind == "f" or x.dtype.itemsize >= 4 else x.cast("int32")
-    return _reduce(kind, x, axis, keepdims)
+    return reduction(kind, x, axis, keepdims)
 
 
-for _name, _kind in pairs("Sum=ReduceSum Prod=ReduceProd").items():
-    function(_name)(partial(_total, _kind))
+@functions("Any=ReduceMax All=ReduceMin")
+def truth(kind, x, axis=None, keepdims=False):
+    return reduction(kind, x.cast(bool).cast("int32"), axis, keepdims).cast(bool)
 
 
-def _truth(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
-    return _reduce(kind, x.cast(bool).cast("int32"), axis, keepdims).cast(bool)
-
-
-for _name, _kind in pairs("Any=ReduceMax All=ReduceMin").items():
-    function(_name)(partial(_truth, _kind))
-
-
-def _place_of_extreme(kind: str, x: KerasTensor, axis: Any = None, keepdims: bool = False) -> Any:
+@functions("Argmax=ArgMax Argmin=ArgMin")
+def index_of_extreme(kind, x, axis=None, keepdims=False):
     place = None if axis is None else rules.one_axis(x, axis)
     return bodies.extreme_index(x, kind, place, keepdims).cast("int32")
-
-
-for _name, _kind in pairs("Argmax=ArgMax Argmin=ArgMin").items():
-    function(_name)(partial(_place_of_extreme, _kind))
 
 
 @function("Var")
@@ -323,12 +289,12 @@ def deviation(x, axis=None, keepdims=False):
 def average(x, axis=None, weights=None):
     if weights:
         refuse("argument weights: expected None; multiply by weights that add up to 1 and sum")
-    return _float_reduction("ReduceMean", x, axis)
+    return float_reduction("ReduceMean", x, axis)
 
 
 @function("CountNonzero")
 def count_nonzero(x, axis=None):
-    return _reduce("ReduceSum", x.cast(bool).cast("int32"), axis)
+    return reduction("ReduceSum", x.cast(bool).cast("int32"), axis)
 
 
 @function("Norm")
@@ -336,7 +302,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
     """Returns the root of the sum of squares."""
     if ord not in (None, 2) or isinstance(axis, list) and ord is not None:
         refuse(f"attribute ord={ord!r}: expected None, or 2 for one axis")
-    return _float_reduction("ReduceL2", x, axis, keepdims)
+    return float_reduction("ReduceL2", x, axis, keepdims)
 
 
 @function("Normalize")
@@ -648,14 +614,11 @@ def slice_(x, start_indices, shape):
     return x.Slice(join(x, start_indices), join(x, ends), [*range(x.rank)])
 
 
-def _triangle(upper: int, x: KerasTensor, k: int = 0) -> Any:
+@functions("Triu=upper Tril=lower")
+def triangle(kind, x, k=0):
     if type(k) is not int:
         refuse(f"attribute k={k!r}: expected an integer")
-    return x.Trilu(k, upper=upper)
-
-
-function("Triu")(partial(_triangle, 1))
-function("Tril")(partial(_triangle, 0))
+    return x.Trilu(k, upper=int(kind == "upper"))
 
 
 @function("OneHot")
@@ -676,7 +639,7 @@ def top_k(x, k, sorted=True):
     return [values, places.cast("int32")]
 
 
-def _filled(value: Any, x: KerasTensor, dtype: Any = None) -> Any:
+def _filled(value, x, dtype=None):
     return x.constant(np.full(1, value, dtype or x.dtype)).Expand(x.Shape())
 
 
@@ -807,18 +770,16 @@ def divide_of_tensorflow(x, y):
 @tensorflow("math.reduce_mean reduce_mean")
 def mean_of_tensorflow(input_tensor, axis=None, keepdims=False):
     """Returns the mean of floats. Refuses integers, whose mean TensorFlow rounds towards zero."""
-    return _reduce("ReduceMean", input_tensor.checked_floats, axis, keepdims)
+    return reduction("ReduceMean", input_tensor.checked_floats, axis, keepdims)
 
 
-def _total_of_tensorflow(
-    kind: str, input_tensor: KerasTensor, axis: Any = None, keepdims: bool = False
-) -> Any:
+def _total_of_tensorflow(kind, input_tensor, axis=None, keepdims=False):
     """Adds or multiplies in the type of the tensor; refuses small integers, whose sums may
     overflow.
     """
     if input_tensor.dtype.itemsize < 4:
         refuse(f"expected types of 32 bits or more, got {input_tensor.dtype}; cast it first")
-    return _total(kind, input_tensor, axis, keepdims)
+    return total(kind, input_tensor, axis, keepdims)
 
 
 tensorflow("math.reduce_sum reduce_sum")(partial(_total_of_tensorflow, "ReduceSum"))

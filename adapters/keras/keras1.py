@@ -134,15 +134,13 @@ def upgrade_weights(
         if match is None:
             raise UnsupportedError(f"weight {path!r}: expected a name like lstm_1_W_i, of Keras 1")
         layers.setdefault(match[1], {}).setdefault(match[2], {})[match[3] or ""] = array
-    return [
-        (f"{layer}/{_new_name(kinds.get(layer, ''), name)}", _join(layer, gates))
-        for layer, arrays in layers.items()
-        for name, gates in arrays.items()
-    ]
-
-
-def _new_name(kind: str, name: str) -> str:
-    return "embeddings" if kind == "Embedding" and name == "W" else _NEW[name]
+    result = []
+    for layer, arrays in layers.items():
+        names = _NEW | {"W": "embeddings"} if kinds.get(layer) == "Embedding" else _NEW
+        result += [
+            (f"{layer}/{names[name]}", _join(layer, gates)) for name, gates in arrays.items()
+        ]
+    return result
 
 
 def _join(layer: str, gates: Mapping[str, Array]) -> Array:

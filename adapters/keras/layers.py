@@ -78,11 +78,6 @@ def _kernel(array: Array, windows: dict[str, Any], last: int, *, each: bool = Fa
     return turned.swapaxes(0, 1).reshape(-1, 1, *sizes) if each else turned
 
 
-def _finish(y: KerasTensor, bias: list[Array], last: bool, activation: Any) -> KerasTensor:
-    shape = (-1,) if last else (-1, *[1] * (y.rank - 2))
-    return rules.finish(y, [array.reshape(shape) for array in bias], activation)
-
-
 @keras("Conv1D Conv2D")
 def convolution(
     x,
@@ -144,7 +139,9 @@ def depthwise(
         y = x.Conv(weights[0], group=kernel.shape[axes], **windows)
         return y.Conv(*weights[1:]) if points else y
 
-    return _finish(over_channels(x.floats, data_format, convolve), others, data_format, activation)
+    shape = (-1,) if data_format else (-1, *[1] * axes)
+    y = over_channels(x.floats, data_format, convolve)
+    return rules.finish(y, [array.reshape(shape) for array in others], activation)
 
 
 @keras("MaxPooling1D MaxPooling2D AveragePooling1D AveragePooling2D")

@@ -268,7 +268,7 @@ def outermost(config: Any, weights: Weights, major: int, file: Path) -> Network:
         raise ModelFormatError(f"not a valid model configuration: {error!r:.200}", file) from error
 
 
-def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position: int = 0) -> Layer:
+def inner_layer(config: Any, weights: Weights | None, position: int = 0) -> Layer:
     """Returns the layer that a configuration describes."""
     inside = config["config"]
     kind = config["class_name"]
@@ -280,7 +280,7 @@ def inner_layer(config: Any, weights: Weights | None, calls: Any = (), position:
         raise ModelFormatError(f"layer {name!r:.100}: expected class_name, name and config")
     if "module" in config and module is None:  # a user's class
         module = str(registered)
-    return Layer(kind, str(module or ""), name, inside, weights, tuple(calls), position)
+    return Layer(kind, str(module or ""), name, inside, weights, position=position)
 
 
 def network(model: Layer, major: int) -> Network:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import channels_last
+from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
 from onernn.adapters.keras.read import MODELS, Layer, inner_layer
@@ -95,9 +95,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: x.Gelu(),
     "celu": lambda x: x.Celu(),
     "hard_silu": lambda x: x * x.HardSigmoid(alpha=1 / 6, beta=0.5),
-    "silu": lambda x: x * x.Sigmoid(),
-    "mish": lambda x: x * x.Softplus().Tanh(),
-    "log_sigmoid": lambda x: x.Neg().Softplus().Neg(),
+    **{name: FORMULAS[name] for name in ("silu", "mish", "log_sigmoid")},
     "tanh_shrink": lambda x: x - x.Tanh(),
 }
 
@@ -380,12 +378,11 @@ def concatenate(*tensors, axis=-1, op):
         return y.under(_mask(tensors))
     if place != 1 or op.major < 3 and not all(masks):
         refuse(f"attribute axis={axis} with masks: expected the last axis, or 1 and all masks")
-    flags = [each.flags or _every_step(each) for each in tensors]
+    flags = [
+        each.flags or each.constant(np.full(1, True)).Expand(each.Shape().Slice([0], [2], [0]))
+        for each in tensors
+    ]
     return y.under(flags[0].Concat(*flags[1:], axis=1))
-
-
-def _every_step(x: KerasTensor) -> KerasTensor:
-    return x.constant(np.full(1, True)).Expand(x.Shape().Slice([0], [2], [0]))
 
 
 @keras("Dot")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -382,10 +382,14 @@ class KerasSignature(Signature):
 
 RULES = Rules[Signature]()
 """Rules by the name of the class."""
-OPERATIONS = Rules[Signature]()
-"""Rules of functions that Keras 3 lists among layers, by the name of the class."""
-TENSORFLOW = Rules[Signature]()
-"""Rules of functions that Keras 2 lists as layers of their own class, by TensorFlow's names."""
+function = OPERATIONS = Rules[Signature](Function)
+"""Rules of functions of ``keras.ops``, which Keras 3 lists among layers, by the name of the class;
+see `Function`.
+"""
+tensorflow = TENSORFLOW = Rules[Signature](Function)
+"""Rules of functions that Keras 2 lists as layers of their own class, by TensorFlow's names; see
+`Function`.
+"""
 PASSING: set[str] = set()
 """Layers that pass on the mask of their first input; other layers drop it."""
 
@@ -396,30 +400,18 @@ def keras(kinds: str, *, masks: bool = False, **only: Any) -> Any:
 
     ``masks``: whether the layer passes on the mask of its input.
     """
+    PASSING.update(kinds.split() if masks else ())
+    return RULES(kinds, lambda rule: Signature(rule, only, KerasTensor))
+
+
+def functions(table: str) -> Any:
+    """Returns a decorator that adds a family of functions of ``keras.ops`` from a text of
+    "class=kind" pairs. The rule's first parameter is the kind.
+    """
 
     def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        PASSING.update(kinds.split() if masks else ())
-        RULES(kinds)(Signature(rule, only, KerasTensor))
-        return rule
-
-    return enter
-
-
-def function(kinds: str) -> Any:
-    """Returns a decorator that adds a rule for functions of ``keras.ops``; see `Function`."""
-
-    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        OPERATIONS(kinds)(Function(rule))
-        return rule
-
-    return enter
-
-
-def tensorflow(names: str) -> Any:
-    """Returns a decorator that adds a rule for functions of TensorFlow; see `Function`."""
-
-    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        TENSORFLOW(names)(Function(rule))
+        for name, kind in pairs(table).items():
+            OPERATIONS(name)(partial(rule, kind))
         return rule
 
     return enter
@@ -433,7 +425,8 @@ def same_in_tensorflow(table: str) -> None:
     for line in table.strip().splitlines():
         names, _, kind_and_renames = line.partition(":")
         kind, *renames = kind_and_renames.split()
-        TENSORFLOW(names)(Function(OPERATIONS[kind].rule, pairs(" ".join(renames))))
+        make = partial(Function, names=pairs(" ".join(renames)))
+        TENSORFLOW(names, make)(OPERATIONS[kind].rule)
 
 
 _DEEPEST = 32  # levels of models inside models
@@ -607,8 +600,8 @@ class Lowering:
         self._calls += 1
         if self._calls > _MOST_CALLS:
             raise UnsupportedError(f"expected at most {_MOST_CALLS} calls of layers, got more")
-        function = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
-        is_known = not layer.foreign and (function is not None or layer.kind in MODELS)
+        rule = (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
+        is_known = not layer.foreign and (rule is not None or layer.kind in MODELS)
         callers = find_caller(self.builder.rules, [layer.kind], is_known)
         if layer.kind in MODELS and not layer.foreign and callers is None:
             return self._model(
@@ -618,7 +611,7 @@ class Lowering:
         op = KerasLayer(self, layer, reader, arguments, options, path, depth, count)
         if callers:
             return [each.held if each else Held("") for each in op.read_callers(callers)]
-        rule = _rule(layer)
+        rule = TENSORFLOW.get(layer.function) if layer.function else rule
         if layer.foreign or rule is None:
             raise UnsupportedError(_unknown(layer))
         result = op.read(rule)
@@ -654,12 +647,6 @@ def name_of_result(ref: Ref) -> str:
     result on.
     """
     return ref.layer + (f"#{ref.call}" if ref.call else "") + (f"/{ref.at}" if ref.at else "")
-
-
-def _rule(layer: Layer) -> Signature | None:
-    if layer.function:
-        return TENSORFLOW.get(layer.function)
-    return (OPERATIONS if layer.is_operation else RULES).get(layer.kind)
 
 
 def _unknown(layer: Layer) -> str:

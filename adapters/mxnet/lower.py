@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -64,9 +65,8 @@ KEEPS_RANK = frozenset("SwapAxis Dropout _copy BlockGrad transpose".split())
 """Operators whose output has as many axes as their input."""
 
 
-def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns the caller's own rules for operators, in the form that `lower` takes."""
-    return read_callers(rules, Signature, MxnetTensor)
+read_caller_rules = partial(read_callers, signature=Signature, tensor=MxnetTensor)
+"""Returns the caller's own rules for operators, in the form that `lower` takes."""
 
 
 def load_mxnet(

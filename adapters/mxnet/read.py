@@ -228,7 +228,6 @@ LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 DENSE, ROW_SPARSE, CSR = 0, 1, 2
 _AUXILIARIES = {DENSE: (), ROW_SPARSE: ("indices",), CSR: ("indptr", "indices")}
-BFLOAT16 = 12
 DTYPES = {**parse.DTYPES, 8: "int16", 9: "uint16", 10: "uint32", 11: "uint64"}
 # Limits: a wrong length in a file must not cost time or memory before it is detected.
 _MOST_AXES = 32

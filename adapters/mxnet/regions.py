@@ -122,12 +122,12 @@ class _View:
 
     def __init__(self, symbol: Symbol, shapes: Shapes) -> None:
         self.symbol = symbol
-        self.weights = _placeholders(symbol, shapes)
-        self.graph, self.values = trace(_declare(symbol, shapes), self.weights)
-        while known := self._find_widths(shapes):
-            shapes = {**shapes, **known}
+        while True:
             self.weights = _placeholders(symbol, shapes)
             self.graph, self.values = trace(_declare(symbol, shapes), self.weights)
+            if not (known := self._find_widths(shapes)):
+                break
+            shapes = {**shapes, **known}
         self._entries: dict[str, Entry] = {}
         for entry, value in self.values.items():
             self._entries.setdefault(value, entry)

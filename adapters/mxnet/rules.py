@@ -73,19 +73,9 @@ def square(data):
     return data * data
 
 
-@mxnet("rsqrt", inferred="all")
-def rsqrt(data):
-    return data.floats.Sqrt().Reciprocal()
-
-
-@mxnet("log2", inferred="all")
-def log2(data):
-    return data.floats.Log() * (1 / math.log(2))
-
-
-@mxnet("log10", inferred="all")
-def log10(data):
-    return data.floats.Log() * (1 / math.log(10))
+@mxnet("rsqrt log2 log10", inferred="all")
+def formula(data, *, op):
+    return bodies.FORMULAS[op.name](data.floats)
 
 
 @mxnet("round", inferred="all")
@@ -93,9 +83,7 @@ def round_(data):
     """Rounds to the nearest integer; a value halfway between two integers is rounded away from
     zero.
     """
-    size = data.floats.Abs()
-    whole = size.Floor()
-    return data.Sign() * (whole + (size - whole).GreaterOrEqual(0.5).cast(data.dtype))
+    return bodies.round_half_away(data.floats)
 
 
 @mxnet("rint _npi_rint", inferred="all")

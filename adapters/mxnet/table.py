@@ -174,8 +174,8 @@ class MxnetOperator(NativeOperator):
         name: str,
         node: SymbolNode,
         inputs: Mapping[str, Sequence[str]],
-        inferred: Collection[str] = (),
-        count: int = 1,
+        inferred: Collection[str],
+        count: int,
     ) -> None:
         read = {k: v for k, v in node.attributes.items() if not parse.TRAINING.fullmatch(k)}
         spend(count)

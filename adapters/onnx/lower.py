@@ -60,9 +60,8 @@ _MOST_CALLS = 10**4  # calls of functions in a model; nested functions may multi
 _DEEPEST = 32  # levels of nested calls
 
 
-def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns the caller's own rules for operators, in the form that `lower` takes."""
-    return read_callers(rules, OnnxSignature, OnnxTensor)
+read_caller_rules = partial(read_callers, signature=OnnxSignature, tensor=OnnxTensor)
+"""Returns the caller's own rules for operators, in the form that `lower` takes."""
 
 
 def load_onnx(
@@ -221,10 +220,6 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
     return _value(builder, variable)
 
 
-def _outputs(scope: Scope, op: Operator, _: int) -> list[Output]:
-    return [Output(str(at), scope.variable(name)) for at, name in enumerate(op.outputs) if name]
-
-
 class _Lowering:
     """The lowering of a model's operators, including operators in functions and bodies."""
 
@@ -254,7 +249,8 @@ class _Lowering:
     ) -> LoweringStep:
         reads = tuple(map(scope.variable, sorted(op.node.all_reads)))
         lower = partial(self._lower, scope, op, origin, declared)
-        return LoweringStep(origin, reads, lower, partial(_outputs, scope, op))
+        outputs = [(at, scope.variable(name)) for at, name in enumerate(op.outputs) if name]
+        return LoweringStep(origin, reads, lower, lambda _: [Output(str(k), v) for k, v in outputs])
 
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]

@@ -80,10 +80,14 @@ def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> It
             types |= zip(node.output, [known.get(name, "") for name in inner.output], strict=True)
         if node.domain:
             continue
-        inside = [*_in_bodies(node, given, types)]
+        taken = ["int64", "bool", *given[2:]] if node.op_type == "Loop" else given
+        inside = [
+            (body, {**types, **dict(zip((v.name for v in body.input), taken, strict=False))})
+            for body in bodies(node)
+        ]
         for body, known in inside:
             yield from needs(body, known, functions)
-        results = _results(node, given, types, inside)
+        results = _results(node, given, inside)
         types |= zip(node.output, results, strict=True)
         since, value = schemas()[node.op_type]["since"], node.output[0]
         yield Need(since, value, node.op_type)
@@ -94,15 +98,7 @@ def needs(graph: Any, types: dict[str, str], functions: Mapping[str, Any]) -> It
             yield Need(first, value, f"{node.op_type} of {dtype} in ONNX Runtime", runtime=True)
 
 
-def _in_bodies(node: Any, given: Sequence[str], types: Mapping[str, str]) -> Iterator[Any]:
-    taken = ["int64", "bool", *given[2:]] if node.op_type == "Loop" else given
-    for body in bodies(node):
-        yield body, {**types, **dict(zip((v.name for v in body.input), taken, strict=False))}
-
-
-def _results(
-    node: Any, given: Sequence[str], types: Mapping[str, str], inside: Sequence[Any]
-) -> list[str]:
+def _results(node: Any, given: Sequence[str], inside: Sequence[Any]) -> list[str]:
     """Returns the dtypes of a node's outputs, "" for an output whose dtype does not follow from the
     schema.
     """

@@ -542,8 +542,7 @@ def plug(model: str | Path, path: str | Path, *, dtype: str = "f32") -> Explaine
     >>> len(plug("gru.onnx", "plugged.onnx").replaced)
     1
     """
-    if dtype not in DTYPES:
-        raise UnsupportedError(unknown(dtype))
+    _check_names(dtype, "kernels")
     onnx, kernels = require("onnx", "onnx"), load_kernels()
     check_file(model)
     content = Path(model).read_bytes()
@@ -801,7 +800,13 @@ def inference_session() -> Any:
             OrtValues by name.
             """
             values = input_dict_ort_values
-            if self._plan and run_options is None and all(map(_is_on_cpu, values.values())):
+            if (
+                self._plan
+                and run_options is None
+                and all(
+                    each.is_tensor() and each.device_name() == "cpu" for each in values.values()
+                )
+            ):
                 feed = {name: value.numpy() for name, value in values.items()}
                 result = self._plan.run(output_names, feed)
                 if result is not None:
@@ -838,7 +843,3 @@ def inference_session() -> Any:
     InferenceSession.__module__ = "onernn.adapters.onnx"
     InferenceSession.__qualname__ = "InferenceSession"
     return InferenceSession
-
-
-def _is_on_cpu(value: Any) -> bool:
-    return bool(value.is_tensor()) and value.device_name() == "cpu"

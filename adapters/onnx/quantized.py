@@ -23,16 +23,15 @@ from onernn.adapters.onnx.table import onnx
 from onernn.ops import OPERATORS
 
 
-def _slots(inputs: Sequence[Tensor | None], required: int, optional: int = 1) -> list[Any]:
-    """Returns the ``required`` inputs of an operator, then its ``optional`` inputs, None for absent
-    inputs.
+def _slots(inputs: Sequence[Tensor | None], required: int) -> list[Any]:
+    """Returns the ``required`` inputs of an operator, then the zero point that comes after them,
+    None for absent inputs.
 
     A zero point, which comes after each scale, may always be absent.
     """
-    values = [*inputs, *[None] * optional]
     if len(inputs) < required:
         refuse(f"input {len(inputs)} is missing: expected {required} inputs or more")
-    return values[: required + optional]
+    return [*inputs, None][: required + 1]
 
 
 def _single(value: Tensor | None) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -336,7 +337,7 @@ class OnnxOperator(NativeOperator):
         scope: Scope,
         op: Operator,
         attributes: Mapping[str, Any],
-        body: Callable[[Subgraph, OnnxOperator], tuple[Graph, list[str]]],
+        body: Callable[..., tuple[Graph, list[str]]],
     ) -> None:
         slots = {at: (name,) for at, name in enumerate(op.inputs)}
         results = {at: (name,) for at, name in enumerate(op.outputs)}
@@ -344,7 +345,8 @@ class OnnxOperator(NativeOperator):
         for name, value in attributes.items():
             if isinstance(value, Unread):
                 raise UnsupportedError(f"attribute {name}: {value.reason}")
-        self.opset, self.scope, self._body = scope.opset, scope, body
+        self.opset, self.scope = scope.opset, scope
+        self.body_of = partial(body, op=self)
 
     def resolve(self, variable: str) -> str:
         return self.builder.value(self.scope.variable(variable))
@@ -371,9 +373,6 @@ class OnnxOperator(NativeOperator):
         The outer values are the last inputs of the lowered graph.
         """
         return self.body_of(self.subgraph(name))
-
-    def body_of(self, graph: Subgraph) -> tuple[Graph, list[str]]:
-        return self._body(graph, self)
 
     def tensor(self, name: str) -> OnnxTensor:
         return OnnxTensor(self, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -199,13 +199,12 @@ class Whole:
         """
         if not names:
             names = self.outputs
-        elif not isinstance(names, list | tuple) or not self._are_outputs(names):
+        elif not isinstance(names, list | tuple):
+            return None
+        elif any(name not in self.outputs or names.count(name) > 1 for name in names):
             return None
         outputs = run_at_once(self._session, feed)
         return None if outputs is None else [outputs[name] for name in names]
-
-    def _are_outputs(self, names: Sequence[Any]) -> bool:
-        return all(name in self.outputs and names.count(name) == 1 for name in names)
 
 
 def open_whole(source: Source, copy_options: Callable[[], Any], dtype: str, *, rule: bool) -> Whole:

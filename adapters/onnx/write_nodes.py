@@ -56,19 +56,13 @@ def loop_of_scan(w: GraphWriter) -> None:
 # Operators that only onernn has: gate layouts and sequences.
 
 
-class WritingRules(Rules[Callable[[GraphWriter], Any]]):
-    """The functions that write canonical operators, by operator; each returns one output or all
-    outputs.
-    """
-
-    def __call__(self, names: str) -> Any:
-        return lambda function: super(WritingRules, self).__call__(names)(Rule(function))
-
-
-RULES = WritingRules()
-DENSE = WritingRules()
+RULES = Rules[Callable[[GraphWriter], Any]](Rule)
+"""The functions that write canonical operators, by operator; each returns one output or all
+outputs.
+"""
+DENSE = Rules[Callable[[GraphWriter], Any]](Rule)
 """Rules for operators with dense inputs; an operator without a rule is copied unchanged."""
-RAGGED = WritingRules()
+RAGGED = Rules[Callable[[GraphWriter], Any]](Rule)
 """Rules for operators with ragged inputs; `_write_rows` writes an operator without a rule."""
 
 

@@ -145,9 +145,6 @@ class ProtoGraph(Tape):
         self.add(op, *named, outputs=outs, **attributes)
         return outs
 
-    def cast(self, value: str, dtype: str) -> str:
-        return self.emit("Cast", value, to=number_of(dtype))
-
     def scalar(self, value: float, dtype: str) -> str:
         return self.constant(value, dtype)
 
@@ -279,9 +276,6 @@ class OnnxValue(Tensor):
     def new(self, name: str) -> Self:
         """Returns the tensor of this name, with the same graph and dtype."""
         return type(self)(self.op, name, self.dtype)
-
-    def __rsub__(self, number: float) -> Self:
-        return self.scalar(number) - self
 
     def replace(self, **changes: Any) -> Self:
         parts = {k: getattr(self, k) for k in ("op", "name", "dtype", "rank", "lengths")}

@@ -423,13 +423,12 @@ def _replace(
 ) -> tuple[Any, Any]:
     """Replaces an ``rnn`` by onernn's operator. Returns the old and the new result."""
     paddle = import_paddle()
-    pir, ops = paddle.base.libpaddle.pir, paddle._C_ops
+    ops = paddle._C_ops
     state, weights = (_list_values(op.operand_source(at)) for at in (_STATE, _WEIGHTS))
     inputs = [op.operand_source(_X), *state, *weights]
     lengths = op.operand_source(_LENGTHS)
     before = op.result(_OUT)
-    with _build(program):
-        pir.set_insertion_point(op)
+    with _replacing(program, (*gradients, op)) as pir:
         out, after = append_operator(inputs, lengths if lengths.initialized() else None, attributes)
         # Use the vector that `unbind` returns. A vector combined from its parts would pass no
         # gradient.
@@ -451,8 +450,6 @@ def _replace(
             for at, result in ((_DSTATE, grads[1:first]), (_DWEIGHTS, grads[first:])):
                 if gradient.result(at).initialized():
                     gradient.result(at).replace_all_uses_with(ops.builtin_combine(result))
-    for old in (*gradients, op):
-        old.get_parent_block().remove_op(old)
     return before, out
 
 
@@ -490,7 +487,7 @@ def _ours(program: Any) -> list[tuple[Any, list[Any]]]:
 def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]:
     """Replaces an operator of onernn by Paddle's ``rnn``, the reverse of `_replace`."""
     paddle = import_paddle()
-    pir, ops = paddle.base.libpaddle.pir, paddle._C_ops
+    ops = paddle._C_ops
     attrs, lengths, (before, ends, _) = op.attrs(), op.operand_source(1), op.results()
 
     def turn(value: Any) -> Any:
@@ -499,8 +496,7 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
     mode, x, *others = attrs["mode"], *_list_values(op.operand_source(0))
     count = len(RNN_CELLS[mode][0].states)
     sizes = x.shape[-1], attrs["hidden_size"], attrs["num_layers"], mode
-    with _build(program):
-        pir.set_insertion_point(op)
+    with _replacing(program, (*gradients, op)) as pir:
         inputs = [[turn(x)], others[:count], others[count:]]
         drawn = ops.full([0], 0.0, paddle.uint8, paddle.CPUPlace())  # the dropout state
         optional = lengths if lengths.initialized() else None
@@ -521,23 +517,25 @@ def _restore(program: Any, op: Any, gradients: Sequence[Any]) -> tuple[Any, Any]
             )
             grads = ops.builtin_combine([turn(dx), *dstate, *dweights])
             gradient.result(0).replace_all_uses_with(grads)
-    for old in (*gradients, op):
-        old.get_parent_block().remove_op(old)
     return before, out
 
 
 @contextmanager
-def _build(program: Any) -> Iterator[None]:
-    """Adds the operators that are created in this context to a program, in static or dynamic
-    mode.
+def _replacing(program: Any, operators: Sequence[Any]) -> Iterator[Any]:
+    """Adds the operators that are created in this context to a program before the last of
+    ``operators``, then removes ``operators``. Yields Paddle's module of PIR.
     """
     paddle = import_paddle()
+    pir = paddle.base.libpaddle.pir
     is_dynamic = paddle.in_dynamic_mode()
     if is_dynamic:  # in paddle.jit.save the mode is static already
         paddle.enable_static()
     try:
         with paddle.static.program_guard(program):
-            yield
+            pir.set_insertion_point(operators[-1])
+            yield pir
     finally:
         if is_dynamic:
             paddle.disable_static()
+    for old in operators:
+        old.get_parent_block().remove_op(old)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -623,15 +624,12 @@ def im2sequence(X, *, kernels=(), strides=(1, 1), paddings=(0, 0, 0, 0)):
         places = begins.unsqueeze(1).Add(np.arange(size))
         image = image.Gather(places, axis=axis, non_negative=True)  # (..., windows, size, ...)
         counts.append(count)
-    rows = image.transpose(0, 2, 4, 1, 3, 5).Reshape(_join_sizes(X, kernel))
+    width = X.Shape(start=1, end=2).Mul([math.prod(kernel)])
+    sizes = width.constant(np.asarray([-1])).join(width)
+    rows = image.transpose(0, 2, 4, 1, 3, 5).Reshape(sizes)
     ends = X.Shape(start=0, end=1).Add([1]).squeeze(0)
     offsets = count_up(ends).Mul(counts[0]).Mul(counts[1])
     return rows.SequenceReset(offsets)
-
-
-def _join_sizes(x: Any, kernel: Sequence[int]) -> Any:
-    width = x.Shape(start=1, end=2).Mul([kernel[0] * kernel[1]])
-    return width.constant(np.asarray([-1])).join(width)
 
 
 @paddle("prelu")

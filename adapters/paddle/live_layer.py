@@ -306,7 +306,7 @@ def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, A
         ]
     else:
         begin = [*initial] if len(cells) > 1 else [initial]
-    by_cell = [_to_list(each) for each in begin]
+    by_cell = [each if isinstance(each, list | tuple) else [each] for each in begin]
     states = [paddle.stack(each, 0) for each in zip(*by_cell, strict=True)]
     weights = [getattr(cell, name) for names in _WEIGHTS for cell in cells for name in names]
     reverse = getattr(layer, "is_reverse", False)
@@ -324,10 +324,6 @@ def _run(layer: Any, inputs: Any, initial: Any, chosen: Options) -> tuple[Any, A
 
 def _cells(layer: Any) -> list[Any]:
     return [layer.cell] if hasattr(layer, "cell") else [layer.cell_fw, layer.cell_bw]
-
-
-def _to_list(states: Any) -> Sequence[Any]:
-    return states if isinstance(states, list | tuple) else [states]
 
 
 def _mode(cell: Any) -> str:

@@ -29,9 +29,8 @@ __all__ = ["RULES", "control", "layers", "load_paddle", "lower", "rules", "shapi
 """The public API, and the modules that add their rules to ``RULES`` when they are imported."""
 
 
-def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules for Paddle's operators, by operator name."""
-    return read_callers(rules, Signature, PaddleTensor)
+read_caller_rules = partial(read_callers, signature=Signature, tensor=PaddleTensor)
+"""Returns a caller's rules for Paddle's operators, by operator name."""
 
 
 def load_paddle(

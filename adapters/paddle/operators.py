@@ -204,10 +204,6 @@ def _of(type_: str, inputs: str = "X", outputs: str = "Out", **more: Any) -> Mea
     return Meaning(type_, tuple(inputs.split()), tuple(outputs.split()), **more)
 
 
-def _of_row(row: Row) -> Meaning:
-    return Meaning(row.type, row.inputs, renamed=row.renamed)
-
-
 def _of_reduction(row: Row) -> Meaning:
     """Returns the equivalent of a PIR reduction, whose axes are an operand, usually a constant."""
     dtypes = _OUT_DTYPE if row.type == "reduce_sum" else {}
@@ -242,7 +238,11 @@ _SAME = {
 """The input slots of operators that have the same name in PIR and in Paddle 2."""
 
 OPERATORS: dict[str, Meaning] = {
-    **{row.pir or row.type: _of_row(row) for row in ROWS if row.pir != "-"},
+    **{
+        row.pir or row.type: Meaning(row.type, row.inputs, renamed=row.renamed)
+        for row in ROWS
+        if row.pir != "-"
+    },
     **{row.pir: _of_reduction(row) for row in REDUCTIONS if row.pir != "-"},
     **{name: _of(name, slots) for name, slots in _SAME.items()},
     "swish": _of("swish", fixed={"beta": 1.0}),

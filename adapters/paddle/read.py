@@ -721,8 +721,8 @@ def _parameters(files: Files, variables: Iterable[Variable]) -> dict[str, Array]
 
 
 def _elements(variable: Variable) -> int | None:
-    sizes = [size for size in variable.shape or () if size is not None]
-    return math.prod(sizes) if variable.shape and len(sizes) == len(variable.shape) else None
+    sizes = variable.shape
+    return math.prod(size or 0 for size in sizes) if sizes and None not in sizes else None
 
 
 def _file_of(name: str, files: Files) -> Path:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.bodies import count_up
+from onernn.adapters.common.bodies import FORMULAS, count_up, extreme_index, round_half_away
 from onernn.adapters.common.lowering import Results
 from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.paddle.operators import REDUCTIONS, ROWS, Row
@@ -21,6 +21,7 @@ from onernn.adapters.paddle.table import (
     Integers,
     PaddleOperator,
     PaddleTensor,
+    dygraph,
     paddle,
 )
 from onernn.ir.activations import DEFAULTS
@@ -51,9 +52,9 @@ def _unary(row: Row, op: PaddleOperator) -> Results:
     return out.under(x).name if words and row.keeps_lod else out.name
 
 
-def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
-    """Adds the row's operator. The output has the LoD of X. The attribute ``axis`` is the axis of X
-    that corresponds to the first axis of Y.
+def _binary(row: Row, op: PaddleOperator) -> Results:
+    """Adds the row's operator, for not_equal also a Not. The output has the LoD of X. The attribute
+    ``axis`` is the axis of X that corresponds to the first axis of Y.
     """
     op.attribute("force_cpu", False)
     attributes = _attributes(row, op)
@@ -73,7 +74,8 @@ def _binary(row: Row, op: PaddleOperator) -> PaddleTensor:
     if missing:  # append axes to the shorter shape
         new = range(min(rank, inner), min(rank, inner) + missing)
         x, y = (x, y.unsqueeze(*new)) if inner < rank else (x.unsqueeze(*new), y)
-    return getattr(x, row.op)(y, **attributes)
+    out = getattr(x, row.op)(y, **attributes)
+    return (out.Not() if row.type == "not_equal" else out).name
 
 
 _REDUCTIONS = {row.type: row.op for row in REDUCTIONS}
@@ -101,21 +103,12 @@ def reduction(
     return x.reduce(_REDUCTIONS[op.at.type], axes, X.rank, keep_dim)
 
 
-def _not_equal(op: PaddleOperator) -> Results:
-    return _binary(Row("not_equal", "Equal"), op).Not().name
-
-
 def _attributes(row: Row, op: PaddleOperator) -> dict[str, Any]:
     op.only(**row.only)
     return {
         name: named.ours(op.attribute(named.name, named.default))
         for name, named in row.attributes.items()
     }
-
-
-def _fill(read: Callable[[Row, PaddleOperator], Results], *rows: Row) -> None:
-    for row in rows:
-        RULES.setdefault(row.type, partial(read, row))  # unless it has its own rule
 
 
 # The rules of arithmetic, products and reductions.
@@ -179,20 +172,27 @@ _UNFUSED: dict[str, Any] = {
 }
 
 
+def _multiply(X: Any, Y: Any, turned: Sequence[bool], alpha: float, keeps_lod: bool) -> Any:
+    """Returns alpha * (X @ Y), with the LoD of X if ``keeps_lod``. ``turned``: whether each factor
+    is transposed.
+    """
+    x, y = (
+        each.dense.swap() if turn and each.rank > 1 else each.dense
+        for each, turn in zip((X, Y), turned, strict=True)
+    )
+    if not (keeps_lod and X.ragged):
+        return x @ y * alpha
+    if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and turned[0]:
+        refuse(f"input X: {STALE_LOD}")
+    return (x @ y * alpha).under(X)
+
+
 @paddle("matmul_v2")
 def matmul_v2(X, Y, *, trans_x=False, trans_y=False, op):
     """Returns X @ Y. Paddle 2 drops the LoD of X. Paddle 3 keeps the LoD, even if the rows
     change.
     """
-    factors = [
-        x.dense.swap() if transposed and x.rank > 1 else x.dense
-        for x, transposed in ((X, trans_x), (Y, trans_y))
-    ]
-    if op.version < 3_000_000 or not X.ragged:
-        return factors[0] @ factors[1]
-    if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and trans_x:
-        refuse(f"input X: {STALE_LOD}")
-    return (factors[0] @ factors[1]).under(X)
+    return _multiply(X, Y, (trans_x, trans_y), 1.0, op.version >= 3_000_000)
 
 
 @paddle("matmul", head_number=1, **_UNFUSED)
@@ -203,16 +203,9 @@ def matmul(X, Y, *, transpose_X=False, transpose_Y=False, alpha=1.0, op):
             f"attributes {transpose_X=}, {transpose_Y=}: expected False for inputs of {X.rank} and"
             f" {Y.rank} axes"
         )
-    x, y = (
-        each.dense.swap() if turned else each.dense
-        for each, turned in ((X, transpose_X), (Y, transpose_Y))
-    )
-    if not X.ragged:
-        out = x @ y * alpha
-        return out.reshape(1) if X.rank == Y.rank == 1 and op.gives_one() else out
-    if X.rank < 2 or Y.rank > X.rank or X.rank == 2 and transpose_X:
-        refuse(f"input X: {STALE_LOD}")
-    return (x @ y * alpha).under(X)
+    out = _multiply(X, Y, (transpose_X, transpose_Y), alpha, True)
+    scalar = X.rank == Y.rank == 1 and not X.ragged and op.gives_one()
+    return out.reshape(1) if scalar else out
 
 
 @paddle("scale")
@@ -229,14 +222,10 @@ def dropout(X, Seed=None, *, dropout_prob=0.5, dropout_implementation="downgrade
     return X * float(np.float32(1) - np.float32(dropout_prob))
 
 
-@paddle("square")
-def square(X):
-    return X * X
-
-
-@paddle("rsqrt")
-def rsqrt(X):
-    return X.Sqrt().Reciprocal()
+@paddle("square rsqrt")
+@dygraph("log2 log10")
+def formula(X, *, op):
+    return FORMULAS[op.at.type](X)
 
 
 @paddle("swish silu", beta=1.0)
@@ -306,9 +295,7 @@ def round_(X, *, op):
     """
     if op.attribute("halves_to_even", op.version >= 3_000_000):
         return X.Round()
-    size = X.Abs()
-    whole = size.Floor()
-    return X.Sign() * (whole + (size - whole).GreaterOrEqual(0.5).cast(X.dtype))
+    return round_half_away(X)
 
 
 @paddle("sum")
@@ -337,8 +324,7 @@ def extreme(X, *, axis=-1, dtype=OneOf(-1, _INTEGERS), keepdims=False, flatten=F
     kind, whole = "ArgMax" if op.at.type == "arg_max" else "ArgMin", flatten and keepdims
     if whole and kind == "ArgMin":
         refuse("attributes flatten=True, keepdims=True: expected one of them False")
-    x, axis = (X.dense.reshape(-1), 0) if flatten else (X.dense, axis)
-    out = getattr(x, kind)(axis=axis, keepdims=int(keepdims and not flatten))
+    out = extreme_index(X.dense, kind, None if flatten else axis, keepdims)
     return (out.reshape(*[1] * X.rank) if whole else out).cast(dtype)
 
 
@@ -512,6 +498,6 @@ def sequence_mask(X, MaxLenTensor=None, *, maxlen=-1, out_dtype=DtypeNumber(3)):
     return steps.Less(lengths.cast("int64").unsqueeze(-1)).cast(out_dtype)
 
 
-_fill(_unary, *(row for row in ROWS if len(row.inputs) == 1))
-_fill(lambda row, op: _binary(row, op).name, *(row for row in ROWS if len(row.inputs) == 2))
-RULES["not_equal"] = _not_equal
+for _row in (*ROWS, Row("not_equal", "Equal", ("X", "Y"))):
+    _read = partial(_unary if len(_row.inputs) == 1 else _binary, _row)
+    RULES.setdefault(_row.type, _read)  # unless it has its own rule

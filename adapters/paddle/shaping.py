@@ -135,8 +135,7 @@ def stack(*X, axis=0):
     rank = X[0].rank
     first = X[0].dense if axis in (0, -rank - 1) else X[0]
     axis += rank + 1 if axis < 0 else 0
-    parts = [each.unsqueeze(axis) for each in (first, *(x.dense for x in X[1:]))]
-    return parts[0].Concat(*parts[1:], axis=axis)
+    return stack_values((first, *(x.dense for x in X[1:])), axis)
 
 
 @paddle("split", AxisTensor="", SectionsTensorList="")
@@ -346,16 +345,6 @@ def mv(X, Vec):
 @dygraph("einsum")
 def einsum(*Operands, equation=""):
     return Operands[0].Einsum(*Operands[1:], equation=equation)
-
-
-@dygraph("log2")
-def log2(X):
-    return X.Log() * (1 / math.log(2))
-
-
-@dygraph("log10")
-def log10(X):
-    return X.Log() * (1 / math.log(10))
 
 
 @dygraph("mish")

@@ -565,7 +565,7 @@ Rule = Callable[[PaddleOperator], Results]
 """A function that returns the value of the main output slot, a list of the slot's values, or values
 by slot.
 """
-rule = RULES = Rules[Rule]()
+RULES = Rules[Rule]()
 
 
 class PaddleTensor(Tensor):
@@ -712,12 +712,7 @@ def paddle(names: str, *, tensor: type[PaddleTensor] = PaddleTensor, **only: Any
     """Registers a rule for the operators ``names``. The rule's signature lists their inputs and
     attributes; see `Signature`.
     """
-
-    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        RULES(names)(Signature(rule, only, tensor))
-        return rule
-
-    return enter
+    return RULES(names, lambda rule: Signature(rule, only, tensor))
 
 
 dygraph = partial(paddle, tensor=DenseTensor)

@@ -323,7 +323,12 @@ def _count_from_zero(table: Variable, axis: int, index: Variable) -> Variable:
         return index
     w, size = index.w, table.sizes[axis]
     last = table.size(axis).squeeze2(axes=[0]) if size is None else w.constant(np.int64(size))
-    return index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * last
+    return _add_to_negative(index, last)
+
+
+def _add_to_negative(index: Variable, sizes: Variable) -> Variable:
+    below = index.binary("less_than", index.w.constant(np.int64(0)))
+    return index + below.cast("int64") * sizes
 
 
 @rule("GatherND")
@@ -335,7 +340,7 @@ def gather_nd(table, index, *, batch_dims, non_negative, w):
     depth = index.sizes[-1]
     if not non_negative and (index.known is None or index.known.min(initial=0) < 0):
         ends = table.shape().take({0: (batch_dims, batch_dims + depth)}).cast("int64")
-        index = index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * ends
+        index = _add_to_negative(index, ends)
     first = index.take({index.rank - 1: (0, 1)})
     places = [w.fill(first.shape(), np.ones((), np.int64)).before(at) for at in range(batch_dims)]
     whole = w.concat([*places, index], index.rank - 1) if places else index
@@ -360,10 +365,10 @@ def _places(index: Variable, axis: int) -> list[Variable]:
 
 
 @rule("ScatterND")
-def scatter_nd(x, index, updates, *, reduction, w):
+def scatter_nd(x, index, updates, *, reduction):
     x, index, depth = x.dense, index.dense.cast("int64"), index.sizes[-1]
     ends = x.shape().take({0: (0, depth)}).cast("int64")
-    index = index + index.binary("less_than", w.constant(np.int64(0))).cast("int64") * ends
+    index = _add_to_negative(index, ends)
     last = index.rank - 1
     places = [index.take({last: (at, at + 1)}, [last]) for at in range(depth)]
     return _put(x, places, updates.dense, reduction)

@@ -282,12 +282,10 @@ class Variable:
             return self
         return self.slice(axes=[0], starts=[0], ends=[ALL], infer_flags=[1])
 
-    def check_levels(self, levels: int = 1) -> Variable:
-        """Returns this variable. Raises `UnsupportedError` if it does not have ``levels`` LoD
-        levels.
-        """
-        if self.depth != levels:
-            raise UnsupportedError(f"{self.name!r}: expected {levels} LoD levels, got {self.depth}")
+    def check_levels(self) -> Variable:
+        """Returns this variable. Raises `UnsupportedError` if it does not have one LoD level."""
+        if self.depth != 1:
+            raise UnsupportedError(f"{self.name!r}: expected 1 LoD levels, got {self.depth}")
         return self
 
     def cast(self, dtype: str, *, always: bool = False) -> Variable:
@@ -522,7 +520,9 @@ class Writing:
 
         The first slot is the main one.
         """
-        slots = {_first_slot(kind): x, **{k: v for k, v in more.items() if _is_input(v)}}
+        rule = READING[kind]
+        first = next(iter((*rule.slots, rule.rest))) if isinstance(rule, Signature) else "X"
+        slots = {first: x, **{k: v for k, v in more.items() if _is_input(v)}}
         inputs = {slot: names for slot, value in slots.items() if (names := _names(value))}
         attributes = {
             name: tuple(value) if isinstance(value, list | range) else value
@@ -622,11 +622,6 @@ class Writing:
         return new
 
 
-def _first_slot(kind: str) -> str:
-    rule = READING[kind]
-    return next(iter((*rule.slots, rule.rest))) if isinstance(rule, Signature) else "X"
-
-
 def _is_input(value: Any) -> bool:
     """Returns whether a keyword argument fills a slot; see `Variable`."""
     values = value if isinstance(value, list | tuple) and value else [value]
@@ -657,19 +652,10 @@ class Rule(WritingRule):
         return super().__call__(w)
 
 
-RULES = Rules[Rule]()
+rule = RULES = Rules[Rule](Rule)
+"""The rules by canonical operator. ``rule`` registers a function that writes these operators."""
 _OF_A_RUNTIME = {"rational", "together"}
 """Attributes that describe ONNX Runtime's rounding. They are not written."""
-
-
-def rule(names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a function that writes these operators."""
-
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        RULES(names)(Rule(function))
-        return function
-
-    return enter
 
 
 def integers(x: Variable | None) -> list[int]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,9 +61,8 @@ more sizes, the last conversion of all sizes.
 """
 
 
-def read_caller_rules(rules: Mapping[str, Any] | None) -> dict[str, CallerRule]:
-    """Returns a caller's rules, with the schemas of PyTorch's operators as signatures."""
-    return read_callers(rules, Signature, TorchTensor)
+read_caller_rules = partial(read_callers, signature=Signature, tensor=TorchTensor)
+"""Returns a caller's rules, with the schemas of PyTorch's operators as signatures."""
 
 
 def load_torch(
@@ -198,12 +198,17 @@ def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> Low
 
     def lower() -> Results:
         own = RULES.get(resolve(node.name))
-        callers = find_caller(builder.rules, _names(node), own is not None)
+        whole = node.target.removeprefix("torch.ops.").removesuffix(".default")
+        names = (whole.replace(".", "::", 1), whole, node.name)
+        callers = find_caller(builder.rules, names, own is not None)
         rule = callers or own
         if rule is None:
             raise UnsupportedError(f"this operator is not known{PASS_RULE}")
-        if rule not in COMPLEX:
-            _check_real(builder, node)
+        real = () if rule in COMPLEX else (*(each.name for each in _read(node)), *node.outputs)
+        for name in real:
+            meta = builder.metas.get(name)
+            if meta is not None and meta.is_complex:
+                raise UnsupportedError(f"{name!r} is {meta.dtype}: expected real numbers")
         op = TorchOperator(builder, node, origin)
         with callers.naming() if callers else nullcontext():
             if callers:
@@ -216,18 +221,6 @@ def _step(builder: TorchBuilder, node: Node, at: int, changed: list[str]) -> Low
     outputs = [Output(str(at), each) for at, each in enumerate(node.outputs) if each]
     outputs += [Output("0", each) for each in changed]
     return LoweringStep(origin, reads, lower, lambda _: outputs)
-
-
-def _check_real(builder: TorchBuilder, node: Node) -> None:
-    for name in (*(each.name for each in _read(node)), *node.outputs):
-        meta = builder.metas.get(name)
-        if meta is not None and meta.is_complex:
-            raise UnsupportedError(f"{name!r} is {meta.dtype}: expected real numbers")
-
-
-def _names(node: Node) -> tuple[str, ...]:
-    whole = node.target.removeprefix("torch.ops.").removesuffix(".default")
-    return whole.replace(".", "::", 1), whole, node.name
 
 
 def _read(node: Node) -> list[Ref | Open]:

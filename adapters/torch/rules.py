@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onernn.adapters.common.bodies import (
+    FORMULAS,
     each_axis,
     extreme_index,
     pool_whole,
@@ -56,14 +57,10 @@ def plain(self, *, op):
     return getattr(self.promote(), _KINDS[op.name])()
 
 
-@torch("rsqrt")
-def rsqrt(self):
-    return self.promote().Sqrt().Reciprocal()
-
-
-@torch("square")
-def square(self):
-    return self * self
+@torch("square rsqrt log2 log10 silu mish log_sigmoid log_sigmoid_forward")
+def formula(self, *, op):
+    """The second output of log_sigmoid_forward is only for training."""
+    return FORMULAS[op.name.removesuffix("_forward")](self.promote())
 
 
 @torch("log1p")
@@ -85,24 +82,10 @@ def expm1(self):
     return (x * 0.5).Tanh() * (x.Exp() + 1)
 
 
-_LOGARITHMS = {"log2": 1 / math.log(2), "log10": 1 / math.log(10)}
-
-
-@torch(" ".join(_LOGARITHMS))
-def logarithm(self, *, op):
-    return self.promote().Log() * _LOGARITHMS[op.name]
-
-
 @torch("exp2")
 def exp2(self):
     x = self.promote()
     return x.scalar(2).Pow(x)
-
-
-@torch("log_sigmoid log_sigmoid_forward")
-def log_sigmoid(self):
-    """Returns -log(1 + exp(-x)). The second output is only for training."""
-    return self.Neg().Softplus().Neg()
 
 
 @torch("logaddexp")
@@ -134,11 +117,6 @@ def tan(self):
     return x.Sin() / x.Cos()
 
 
-@torch("mish")
-def mish(self):
-    return self * self.Softplus().Tanh()
-
-
 @torch("celu")
 def celu(self, *, alpha=Scalar(1.0)):
     return self.Celu(alpha=float(alpha))
@@ -158,11 +136,6 @@ def softshrink(self, *, lambd=Scalar(0.5)):
 def hardshrink(self, *, lambd=Scalar(0.5)):
     inside = self.Abs().LessOrEqual(self.scalar(lambd))
     return inside.Where(self.scalar(0), self)
-
-
-@torch("silu")
-def silu(self):
-    return self * self.Sigmoid()
 
 
 @torch("gelu")

@@ -74,7 +74,7 @@ def _interpreter(torch: Any) -> Any:
     class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             if str(target) in _RECURRENT:
-                args = _with_states(target, args)
+                args = _with_states(args)
             elif (
                 str(target).startswith("aten._assert")
                 or getattr(target, "__name__", "") == "_guards_fn"
@@ -88,7 +88,7 @@ def _interpreter(torch: Any) -> Any:
     return Interpreter
 
 
-def _with_states(target: Any, args: Any) -> Any:
+def _with_states(args: Any) -> Any:
     """Returns the arguments of a layer, with zero initial states resized to the batch size of x."""
     x, states, *rest = args
     batch = x.shape[0 if rest[-1] else 1]

@@ -421,8 +421,7 @@ def index(self, *indices, op):
     if len(axes) == 1:
         return self.Gather(indices[0], axis=axes[0])
     _check_lists(axes, indices)
-    first, *others = (each.unsqueeze(1) for each in indices)
-    return self.GatherND(first.Concat(*others, axis=1))
+    return self.GatherND(bodies.stack(indices, 1))
 
 
 def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:

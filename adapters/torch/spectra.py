@@ -18,7 +18,6 @@ from onernn.adapters.torch.table import (
     END,
     WEIGHTS,
     Scalar,
-    TorchOperator,
     TorchTensor,
     torch,
 )
@@ -103,7 +102,7 @@ def window(*, window_length=Scalar(), periodic=True, op):
     return TorchTensor(op, op.constant(array.astype(op.result_dtype())))
 
 
-def _lengths(op: TorchOperator, n_fft: Any, hop: Any, win: Any) -> tuple[int, int, int]:
+def _lengths(n_fft: Any, hop: Any, win: Any) -> tuple[int, int, int]:
     frame, hop = int(n_fft), int(n_fft // 4 if hop is None else hop)
     window = frame if win is None else int(win)
     if not (hop > 0 and 0 < window <= frame):
@@ -142,7 +141,7 @@ def stft(
     """
     if op.is_complex("self") or op.is_complex("window"):
         refuse("expected a real signal and a real window, got complex values")
-    frame, hop, length = _lengths(op, n_fft, hop_length, win_length)
+    frame, hop, length = _lengths(n_fft, hop_length, win_length)
     signal = self if self.rank == 2 else self.unsqueeze(0)
     frames = signal.unsqueeze(2).STFT(
         hop,
@@ -175,7 +174,7 @@ def istft(
     Each frame is transformed, multiplied by the window, and added at its original position. The sum
     is divided by the sum of the squared windows at the same positions.
     """
-    frame, hop, wide = _lengths(op, n_fft, hop_length, win_length)
+    frame, hop, wide = _lengths(n_fft, hop_length, win_length)
     if hop > wide or -(-frame // hop) > _MOST_PARTS or frame > _LONGEST:
         refuse(
             f"arguments hop_length={hop}, win_length={wide}, n_fft={frame}: expected hop_length up"

@@ -422,12 +422,10 @@ def torch(names: str = "", *, views: str = "", complex: bool = False, **only: An
     ``only``: arguments that must have the given value.
     """
 
-    def enter(rule: Callable[..., Any]) -> Callable[..., Any]:
-        VIEWS.update(views.split())
+    def make(rule: Callable[..., Any]) -> Signature:
         signature = Signature(rule, only, TorchTensor)
-        RULES(f"{names} {views}")(signature)
-        if complex:
-            COMPLEX.add(signature)
-        return rule
+        COMPLEX.update([signature] * complex)
+        return signature
 
-    return enter
+    VIEWS.update(views.split())
+    return RULES(f"{names} {views}", make)

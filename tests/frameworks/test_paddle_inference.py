@@ -10,11 +10,11 @@ import numpy as np
 import paddle
 import paddle.inference
 import pytest
+from support.paddle_names import public_names
 
 from onernn import recording
 from onernn.adapters.paddle import inference
 from onernn.adapters.paddle.inference import predictors, tensors
-from onernn.adapters.paddle.inference.served_modules import public_names
 
 CORE = paddle.base.core
 LETTERS = np.arange(1, 8)

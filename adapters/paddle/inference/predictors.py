@@ -217,7 +217,10 @@ def load_inference_model(
     """
     folder = Path(dirname)
     model = folder / model_filename if model_filename else folder
-    return _load(model, folder / params_filename if params_filename else None)
+    with reading(model):
+        params = folder / params_filename if params_filename else None
+        program = LoadedProgram(read_program(model, params))
+    return [program, program.feeds, [program.variable(name) for name in program.fetches]]
 
 
 def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loaded:
@@ -230,12 +233,6 @@ def load_static_model(path_prefix: str, executor: Executor, **names: Any) -> Loa
             f" {sorted(unknown)}"
         )
     return load_inference_model(path_prefix, executor, **names)
-
-
-def _load(model: Path, params: Path | None) -> Loaded:
-    with reading(model):
-        program = LoadedProgram(read_program(model, params))
-    return [program, program.feeds, [program.variable(name) for name in program.fetches]]
 
 
 def _model_of(config: AnalysisConfig) -> Graph:

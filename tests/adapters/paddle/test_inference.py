@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paddle_names import markdown
 
 from onernn import OnernnError, Ragged, ShapeError, UnsupportedError, load
 from onernn.adapters.paddle import inference
@@ -20,7 +21,6 @@ from onernn.adapters.paddle.inference.predictors import (
     create_paddle_predictor,
     load_inference_model,
 )
-from onernn.adapters.paddle.inference.served_modules import markdown
 from onernn.adapters.paddle.inference.tensors import (
     EagerTensor,
     LoDTensor,
