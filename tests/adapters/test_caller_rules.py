@@ -143,7 +143,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "reason"), WRONG, ids=[reason[:30] for _, reason in WRONG])
+@pytest.mark.parametrize("rule, reason", WRONG, ids=[reason[:30] for _, reason in WRONG])
 def test_a_wrong_rule_is_refused_by_its_name_and_the_operators(
     rule: Any, reason: str, tmp_path: Path
 ) -> None:
@@ -184,7 +184,7 @@ def test_several_outputs_are_a_tuple(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "reason"),
+    "rules, reason",
     [
         ([snake], "expected a dict of functions"),
         ({1: snake}, "expected a dict of functions"),
@@ -572,7 +572,7 @@ def test_every_command_that_loads_a_model_takes_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text, reason",
     [
         (None, "rules.py: no such file"),
         ("RULES = {", "rules.py: SyntaxError"),

@@ -22,7 +22,7 @@ MODEL = Graph("model", FACE[:1], FACE[1:], (new_node("y = Tanh x"),), {})
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    "path, name",
     [
         ("m.onnx", "ONNX"),
         ("m-symbol.json", "MXNet"),

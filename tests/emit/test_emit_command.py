@@ -70,7 +70,7 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options, said",
     [
         (["--static", "Q=1"], "--static Q: expected an open size of the model, one of W, N"),
         (["--weights", "u8"], "--weights u8: expected one of f32, f16, bf16"),

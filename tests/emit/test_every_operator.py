@@ -74,7 +74,7 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "inputs", "attributes", "reason"), BEYOND)
+@pytest.mark.parametrize("op, inputs, attributes, reason", BEYOND)
 def test_what_is_refused_has_a_reason(
     op: str, inputs: str, attributes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
@@ -209,7 +209,7 @@ def untold(value: Value) -> Value:
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "attributes"),
+    "op, inputs, attributes",
     [
         ("Softmax", "p", {"axis": 0}),
         ("CumSum", "p axis0", {}),

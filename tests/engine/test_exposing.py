@@ -131,7 +131,7 @@ def test_states_have_names_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "late"),
+    "graph, late",
     [
         *((LAYERS, 0), (GRU, 0), (CAUSAL, 0), (CHOMPED, 0), (LATE, 1)),
         *((AROUND, 3), (SHIFTED, 2), (DIFFERENCES, 0)),
@@ -148,7 +148,7 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    "nodes, told",
     [
         ([rnn("x", ["y"], direction="right2left")], "expected a layer that runs left2right"),
         (
@@ -241,7 +241,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    "nodes, told",
     [
         (
             [
@@ -398,7 +398,7 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "reason"),
+    "nodes, reason",
     [
         ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "expected stride 1 along time"),
         ([TO_ROWS, conv("rows", "c", (3, 0))], "it pads 3 steps: expected at most"),

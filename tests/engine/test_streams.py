@@ -572,7 +572,7 @@ def test_what_all_frames_of_a_call_have_alike_needs_no_axis() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "frames", "error"),
+    "ids, frames, error",
     [
         ([0, 1, 7], np.zeros((3, 1, WIDTH)), ShapeError),  # not open
         ([0, 1], np.zeros((3, 1, WIDTH)), ShapeError),

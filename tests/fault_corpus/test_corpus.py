@@ -43,7 +43,7 @@ def test_onernn_is_right_where_the_framework_errs(entry: str, backend: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("entry", "change"),
+    "entry, change",
     [
         ("paddle/state_dropped", {"in__h0": 0.0}),
         ("paddle/state_stale", {"in__h0": 0.0}),
@@ -169,7 +169,7 @@ cpu = lambda: None
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    "does, said",
     [
         ("right", "right"),
         ("wrong", "wrong, 0.5"),

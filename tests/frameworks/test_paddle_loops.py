@@ -15,7 +15,7 @@ from onernn import load, verify
 LOOPS = 11 if paddle.__version__ >= "3" else 10
 
 
-@pytest.mark.parametrize(("kind", "count"), [("loops", LOOPS), ("images", 4)])
+@pytest.mark.parametrize("kind, count", [("loops", LOOPS), ("images", 4)])
 def test_models_saved_now_give_what_paddle_gives(
     kind: str, count: int, tmp_path: Path, repo: Path
 ) -> None:

@@ -238,7 +238,7 @@ def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("features", "best"),
+    "features, best",
     [
         ("fp asimd aes crc32", "neon"),
         ("fp asimd aes crc32 atomics asimdrdm asimddp", "neon_dotprod"),
@@ -256,7 +256,7 @@ def test_a_build_on_arm_is_for_what_the_system_says_the_cpu_has(
 
 
 @pytest.mark.parametrize(
-    ("cpu", "best"),
+    "cpu, best",
     [
         ("qemu64", ""),
         ("core2duo", ""),

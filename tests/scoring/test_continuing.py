@@ -91,7 +91,7 @@ def test_a_command_and_python_continue_each_other_in_any_spelling(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "key, value",
     [
         ("onernn", "0.0.1"),
         ("instruction_set", "another"),

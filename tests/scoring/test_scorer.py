@@ -84,7 +84,7 @@ def normal(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("model", "rows", "options"),
+    "model, rows, options",
     [
         (
             "paddle/fc_gru_h0_rev0",
@@ -212,7 +212,7 @@ def test_models_of_a_fixed_number_of_rows_get_as_many(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "kind"),
+    "row, kind",
     [(1, "int64"), ("1 2", "string"), (["a"], "list"), ({"a": 1}, "struct"), ([{"a": 1}], "list")],
 )
 def test_columns_that_no_row_can_have_are_refused(
@@ -244,7 +244,7 @@ TAGS = "save_infer_model/scale_1.tmp_0"
 
 
 @pytest.mark.parametrize(
-    ("names", "column", "named"),
+    "names, column, named",
     [
         ({"inputs": {"words": "text"}}, "letters", "input 'words': expected one of letters"),
         ({"outputs": {"tags": "tags"}}, "letters", "output 'tags': expected one of"),
@@ -391,7 +391,7 @@ def test_an_output_of_unknown_rank_needs_its_type_if_no_row_was_scored() -> None
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "differ"),
+    "one, other, differ",
     [
         ([10**6], [10**6 + 1], True),
         ([1e6], [1e6 + 1], False),

@@ -40,7 +40,7 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "safe"),
+    "uri, safe",
     [
         ("/a/b@c:d?e=f", "/a/b@c:d?e=f"),
         (f"s3://AKIAX:{SECRET}@b/x?region=eu", "s3://***@b/x?region=eu"),
@@ -93,7 +93,7 @@ def test_causes_and_escaped_secrets_are_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "format"),
+    "marker, format",
     [
         ("_delta_log/00000000000000000000.json", "Delta"),
         ("metadata/v1.metadata.json", "Iceberg"),

@@ -148,7 +148,7 @@ DISTORTIONS = {
 
 @pytest.mark.parametrize("distort", DISTORTIONS.values(), ids=DISTORTIONS)
 @pytest.mark.parametrize(
-    ("backend", "direction", "dtype"),
+    "backend, direction, dtype",
     [
         ("onednn", "bidirectional_concat", "f32"),
         # 1e-3 off, where the weights' own rounding changes more.

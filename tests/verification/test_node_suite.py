@@ -133,7 +133,7 @@ def test_what_an_unknown_axis_and_a_missing_backend_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    "answer, told",
     [
         (None, "expected a list of Y, Y_h, got NoneType"),
         ([np.zeros(3)], "expected a list of Y, Y_h, got list"),

@@ -240,7 +240,7 @@ PACKED = new_nodes("""
 
 
 @pytest.mark.parametrize(
-    ("step", "state"),
+    "step, state",
     [
         (buffered(CUT_BEHIND, 1, (None, WIDTH, 2)), (N, WIDTH, 2)),
         (buffered(CUT_BEHIND, 4, (None, WIDTH, 2)), (N, WIDTH, 2)),
@@ -358,7 +358,7 @@ def test_any_step_over_time_gives_what_frame_after_frame_gives(seed: int) -> Non
             np.testing.assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("op", "bounds"), [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
+@pytest.mark.parametrize("op, bounds", [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
 def test_a_bound_on_a_state_holds_in_every_frame(op: str, bounds: tuple[float, ...]) -> None:
     step = packed()
     limits = {f"limit{at}": np.float32(bound) for at, bound in enumerate(bounds)}
@@ -397,7 +397,7 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    "states, told",
     [
         ({"q": "sN"}, "no such input; there are x, s"),
         ({"s": "q"}, "no such output; there are y, sN"),
@@ -430,7 +430,7 @@ def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    "options, told",
     [
         (["--over-time", "s"], "expected STATE=NEXT"),
         (["--given", "s=1"], "--given belongs to --over-time"),

@@ -330,7 +330,7 @@ def test_what_held_out_sequences_promise_has_a_confidence(measure: str) -> None:
     assert not onernn.quantize(two(), batches(1), budget=f"{measure} 0.1").promise  # not held out
 
 
-@pytest.mark.parametrize(("limit", "warns"), [(0.0, True), (np.inf, False)])
+@pytest.mark.parametrize("limit, warns", [(0.0, True), (np.inf, False)])
 def test_a_choice_that_is_slower_than_f32_is_noted_and_decides_nothing(
     limit: float, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

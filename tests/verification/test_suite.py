@@ -139,7 +139,7 @@ def test_a_known_failure_that_passes_is_told(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ('"lstm-*" = "not among the cells"', "'lstm-[*]': expected the name of a case"),
         ('"gru-*" = ""', "'gru-[*]': expected its reason"),
@@ -159,7 +159,7 @@ def test_a_file_of_known_failures_that_cannot_be_meant_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    "more, said",
     [
         ("cells = ['gur']", "cells: expected some of rnn_tanh, *'gur'*"),
         ("lengths = ()", "lengths: expected some of ragged, *none"),
@@ -181,7 +181,7 @@ NO_STATE = "expected a final state, got None; write final_states = False"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    "body, said",
     [
         ("pass", "define outputs, weights or both"),
         ("outputs = staticmethod(lambda layer, case: (case.x.data, ()))", r"got ndarray \(16, 7\)"),

@@ -178,7 +178,7 @@ def test_parts_of_a_split_are_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "reason"),
+    "layer, reason",
     [
         (_call("linalg.inv", "x"), "function tf.linalg.inv: not known; pass a rule"),
         (_call("math.reduce_mean", "x", axis=1, where=3), "unexpected keyword argument 'where'"),

@@ -286,7 +286,7 @@ def test_a_functional_model_of_keras_1_merges_an_embedding_and_a_gru(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    "made, reason",
     [
         (
             layer("Convolution1D", "l", nb_filter=2, filter_length=3, **FIRST),

@@ -184,7 +184,7 @@ def test_a_loop_ends_behind_its_last_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "reason"),
+    "attributes, reason",
     [
         ({"func_var_locs": "[1]"}, "func_var_locs=(1,): expected different indices below 1"),
         ({"func_var_locs": "[0, 0]"}, "func_var_locs=(0, 0)"),
@@ -454,7 +454,7 @@ TURNED = {"dense1_weight": (3, 3), "dense0_weight": (3, 3)}
 
 
 @pytest.mark.parametrize(
-    ("variables", "saved", "named"),
+    "variables, saved, named",
     [
         ({}, arrays_of(**{"arg:w": (2,), "aux:w": (2,)}), "'w'"),
         ({"w": (2, None)}, arrays_of(w=(3, 4)), r"'w': expected \(2, None\), .* got \(3, 4\)"),

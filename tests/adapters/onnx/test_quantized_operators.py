@@ -155,7 +155,7 @@ def test_every_rule_of_a_quantized_operator_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text, reason",
     [
         ("QLinearMatMul (rows, column_s, z, w, t, w_zero, t, o)", r"input 1: expected one element"),
         ("QLinearMatMul (rows, s, z, w, t, w_zero, column_s, o)", r"input 6: expected one element"),
@@ -258,7 +258,7 @@ def test_blocks_have_scales_of_their_own(shape: Any, axis: int, size: int, zero:
 
 
 @pytest.mark.parametrize(
-    ("x", "size", "reason"),
+    "x, size, reason",
     [
         ("2, 6", 4, r"input 1: expected \(2, 2\) \(block_size=4\), got float32\(2, 3\)"),
         ("?, 6", 2, r"input 1: expected x of known sizes"),

@@ -509,7 +509,7 @@ def test_an_unknown_operator_is_refused_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "lengths"), [({}, [1, 2]), ({"exclusive": 1}, [3, 7]), ({"reverse": 1}, [0, 3])]
+    "how, lengths", [({}, [1, 2]), ({"exclusive": 1}, [3, 7]), ({"reverse": 1}, [0, 3])]
 )
 def test_offsets_that_are_sums_are_written_as_lengths_if_these_are_summed_forwards(
     how: dict[str, int], lengths: list[int]
