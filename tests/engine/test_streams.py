@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.arrays import uniform
 from support.branching import DOUBLE, branch, chosen
 from support.graphs import new_node, rnn_node, small
@@ -99,7 +100,7 @@ def test_a_model_of_states_only_gives_the_states_of_each_frame() -> None:
         (got,) = streams.pull(stream)
         assert got.keys() == want.keys()
         for name, array in want.items():
-            np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
+            assert_allclose(got[name], array, rtol=1e-5, atol=1e-6)
         state = {name: want[after] for name, after in STATES.items()}
 
 
@@ -138,7 +139,7 @@ def test_a_thousand_streams_that_open_and_close_at_random_are_as_each_alone() ->
         number, pushed, pulled = opened[stream]
         if got := streams.pull(stream):
             want = wanted[number][pulled:pushed]
-            np.testing.assert_array_equal(np.stack([each["y"] for each in got]), want)
+            assert_array_equal(np.stack([each["y"] for each in got]), want)
         assert len(got) == pushed - pulled
         opened[stream][2] = pushed
 
@@ -191,7 +192,7 @@ def test_a_stream_of_nan_spoils_no_other() -> None:
         if at == 3:
             assert np.isnan(got).all()
         else:
-            np.testing.assert_allclose(got, alone(model, frames_of(at, 5)), atol=1e-6)
+            assert_allclose(got, alone(model, frames_of(at, 5)), atol=1e-6)
 
 
 def test_a_frame_that_the_model_refuses_is_told_to_its_stream_only() -> None:
@@ -207,7 +208,7 @@ def test_a_frame_that_the_model_refuses_is_told_to_its_stream_only() -> None:
         streams.pull(one)
     want = alone(step_model(WORDS), [np.array([word]) for word in (1, 2, 3)])
     (last,) = streams.pull(one)
-    np.testing.assert_allclose(last["y"], want[-1], atol=1e-6)
+    assert_allclose(last["y"], want[-1], atol=1e-6)
 
 
 def test_a_stream_begins_with_the_first_state_where_another_has_ended() -> None:
@@ -286,7 +287,7 @@ def test_what_the_caller_pushed_may_be_used_again() -> None:
     streams.push(stream, frame)
     frame[:] = 99
     (got,) = streams.pull(stream)
-    np.testing.assert_allclose(got["y"], alone(step_model(), frames_of(0, 1))[0], atol=1e-6)
+    assert_allclose(got["y"], alone(step_model(), frames_of(0, 1))[0], atol=1e-6)
 
 
 def test_states_take_little_more_than_their_numbers() -> None:
@@ -317,7 +318,7 @@ def test_threads_share_streams() -> None:
     with ThreadPoolExecutor(16) as pool:
         results = list(pool.map(client, range(48)))
     for at, found in enumerate(results):
-        np.testing.assert_allclose(found, alone(model, frames_of(at, 40)), atol=1e-6)
+        assert_allclose(found, alone(model, frames_of(at, 40)), atol=1e-6)
 
 
 def test_an_interrupted_tick_loses_no_frame_and_runs_none_twice() -> None:
@@ -350,7 +351,7 @@ def test_an_interrupted_tick_loses_no_frame_and_runs_none_twice() -> None:
         got = pull(streams, stream)
         if left >= 0:
             break
-        np.testing.assert_allclose(got, alone(model, frames), atol=1e-6)
+        assert_allclose(got, alone(model, frames), atol=1e-6)
         streams.close(stream)
         at += 1
     assert at > 20
@@ -438,7 +439,7 @@ def test_streams_in_bytes_have_the_bits_of_each_alone_in_any_company(name: str) 
             each += pull(streams, stream)
     one = "auto" if parts else "kernels"
     for stream, each in frames.items():
-        np.testing.assert_array_equal(got[stream], alone(model, each, dtype, one))
+        assert_array_equal(got[stream], alone(model, each, dtype, one))
     assert not np.array_equal(got[0], alone(step_model(), frames[0]))  # it is in bytes
 
 
@@ -547,7 +548,7 @@ def test_frames_of_one_call_are_as_those_of_many_calls() -> None:
     for stream, each in frames.items():
         assert len(got[stream]) == at[stream] > 3
         want = alone(step_model(), each[: at[stream]])
-        np.testing.assert_allclose(got[stream], want, atol=1e-6)
+        assert_allclose(got[stream], want, atol=1e-6)
 
 
 def test_an_id_that_comes_twice_has_two_frames_in_this_order() -> None:
@@ -557,8 +558,8 @@ def test_an_id_that_comes_twice_has_two_frames_in_this_order() -> None:
     streams.push([one, other, one, one], np.stack([frames[k] for k in (0, 3, 1, 2)]))
     y = streams.pull([one, one, other])["y"]
     want = alone(step_model(), frames[:3])
-    np.testing.assert_allclose(y, [*want[:2], *alone(step_model(), frames[3:])], atol=1e-6)
-    np.testing.assert_allclose(streams.pull(one)[0]["y"], want[2], atol=1e-6)
+    assert_allclose(y, [*want[:2], *alone(step_model(), frames[3:])], atol=1e-6)
+    assert_allclose(streams.pull(one)[0]["y"], want[2], atol=1e-6)
 
 
 def test_what_all_frames_of_a_call_have_alike_needs_no_axis() -> None:
@@ -598,7 +599,7 @@ def test_a_call_that_is_refused_takes_no_frame(ids: Any, frames: Any, error: Any
         with pytest.raises(ShapeError):
             streams.pull(wrong)
     want = [alone(step_model(), [each])[0] for each in frames_of(0, 2)]
-    np.testing.assert_allclose(streams.pull(opened)["y"], want, atol=1e-6)
+    assert_allclose(streams.pull(opened)["y"], want, atol=1e-6)
 
 
 def test_refused_frames_of_a_call_are_named_and_no_other_is_lost() -> None:
@@ -614,11 +615,11 @@ def test_refused_frames_of_a_call_are_named_and_no_other_is_lost() -> None:
     right = [each for each in opened if each not in caught.value.errors]
     got = streams.pull(right)["y"]
     want = [alone(step_model(WORDS), [np.array([word])])[0] for word in (1, 3, 5)]
-    np.testing.assert_allclose(got, want, atol=1e-6)
+    assert_allclose(got, want, atol=1e-6)
     assert [streams.pull(each) for each in opened] == [[]] * 5
     streams.push(opened[1], np.array([2]))  # its state is as before the refused frame
     (after,) = streams.pull(opened[1])
-    np.testing.assert_allclose(after["y"], alone(step_model(WORDS), [np.array([2])])[0], atol=1e-6)
+    assert_allclose(after["y"], alone(step_model(WORDS), [np.array([2])])[0], atol=1e-6)
 
 
 def test_results_of_other_shapes_are_pulled_in_calls_of_their_own() -> None:
@@ -656,9 +657,7 @@ def test_threads_push_and_pull_at_once() -> None:
         while not done.is_set():
             stream = streams.open()
             streams.push([stream], np.stack(frames_of(0, 1)))
-            np.testing.assert_allclose(
-                streams.pull([stream])["y"], alone(model, frames_of(0, 1)), atol=1e-6
-            )
+            assert_allclose(streams.pull([stream])["y"], alone(model, frames_of(0, 1)), atol=1e-6)
             streams.close(stream)
 
     with ThreadPoolExecutor(4) as pool:
@@ -672,7 +671,7 @@ def test_threads_push_and_pull_at_once() -> None:
             done.set()
         churning.result(60)
     for stream, each in zip(opened, frames, strict=True):
-        np.testing.assert_allclose(got[stream], alone(model, each), atol=1e-6)
+        assert_allclose(got[stream], alone(model, each), atol=1e-6)
 
 
 def test_interrupted_calls_of_many_ids_leave_all_frames() -> None:
@@ -723,7 +722,7 @@ def test_interrupted_calls_of_many_ids_leave_all_frames() -> None:
             rest = [pull(streams, each) for each in opened]
             assert [*map(len, rest)] in ([0] * 3, [1] * 3)
             result = {"y": [each[0] for each in rest] if rest[0] else want}
-        np.testing.assert_allclose(result["y"], want, atol=1e-6)  # type: ignore[index]
+        assert_allclose(result["y"], want, atol=1e-6)  # type: ignore[index]
         for each in [*streams._rows]:
             streams.close(each)
         at += 1
@@ -749,7 +748,7 @@ def test_a_saved_state_goes_on_in_other_streams() -> None:
     for stream, seed in ((alone_again, 0), (again[one], 0), (again[other], 1)):
         for at in (3, 4):
             later.push(stream, frames_of(seed, 5)[at])
-        np.testing.assert_allclose(pull(later, stream), wanted[seed], atol=1e-6)
+        assert_allclose(pull(later, stream), wanted[seed], atol=1e-6)
 
 
 def test_states_whose_sizes_change_are_saved_with_their_sizes() -> None:

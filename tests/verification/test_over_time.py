@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.testing import assert_allclose
 from support.command_line import failed
 from support.command_line import onernn as command
 from support.graphs import new_node, new_nodes
@@ -151,7 +152,7 @@ def test_a_state_may_be_the_only_output_or_be_there_twice(
     assert set(made) == set(outputs)
     for name, value in made.items():
         want = last if name == after else np.stack(found)
-        np.testing.assert_allclose(value, want, atol=1e-6, rtol=1e-5)
+        assert_allclose(value, want, atol=1e-6, rtol=1e-5)
 
 
 def frame_by_frame(step: Graph, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -167,8 +168,8 @@ def check_run(run: Any, step: Graph, x: np.ndarray, s: np.ndarray) -> None:
     """What ``run`` gives for all frames at once, beside frame after frame."""
     y, last = frame_by_frame(step, x, s)
     made = run({"x": x, "s": s})
-    np.testing.assert_allclose(made["y"], y, atol=1e-6, rtol=1e-5)
-    np.testing.assert_allclose(made["sN"], last, atol=1e-6, rtol=1e-5)
+    assert_allclose(made["y"], y, atol=1e-6, rtol=1e-5)
+    assert_allclose(made["sN"], last, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ def test_any_step_over_time_gives_what_frame_after_frame_gives(seed: int) -> Non
         got = whole.run({"x": x[:frames], **first})
         want = {after: state[name] for name, after in states.items()} | {"y": np.array(made)}
         for name, value in want.items():
-            np.testing.assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
+            assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("op, bounds", [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
