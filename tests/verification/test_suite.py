@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.faulty import FAULTS
+from support.interpreters import run_python
 from support.oracle import run_oracle
 
 from onernn.verification.suite import (
@@ -269,8 +268,7 @@ def test_without_the_plugin_the_kit_itself_misses_what_is_required(
 def test_the_plugin_brings_nothing_along() -> None:
     """pytest imports it in every run: who sets variables for NumPy does so later."""
     code = "import sys, _onernn_pytestplugin; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    loaded = {name.partition(".")[0] for name in run_python("-c", code).stdout.split()}
     assert not loaded & {"onernn", "numpy", "pytest", "tomllib"}
 
 
