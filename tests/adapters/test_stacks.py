@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.testing import assert_array_equal
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node
 from support.onnx_models import parameters, parsed, small
 from typer.testing import CliRunner
 
@@ -39,7 +38,7 @@ def test_layers_with_states_of_their_own_are_one_stack(name: str) -> None:
 
 def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
     spec = RnnSpec(Cell.LBR_GRU, 3, 2)
-    rnn = new_node(" h = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    rnn = rnn_node(" h = Rnn x", spec)
     last = new_node("out = Relu h")
     face = Value("x", "float32", (None, None, 3)), Value("out", "float32")
     model = without_states(Graph("g", face[:1], face[1:], (rnn, last), {}))

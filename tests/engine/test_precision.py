@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from support.graphs import new_node, reference, rnn_node, small
-from support.layers import random_ragged, random_weights, words
+from support.layers import random_layer, random_ragged, random_weights, words
 from support.planning import as_it_is
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError, fuse
@@ -167,7 +167,7 @@ def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
     for node, constant in before.values():
         wide = constant.shape[1]
         spec = replace(SPEC, input_size=wide)
-        layer = replace(rnn, attributes={"spec": spec, "weights": random_weights(spec, 0)})
+        layer = replace(rnn, attributes=random_layer(spec, 0))
         kind = ("int64", (None,)) if node.op == "Gather" else ("float32", (None, 2))
         whole = replace(
             model,

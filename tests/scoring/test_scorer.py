@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.graphs import new_node, new_nodes
-from support.layers import random_weights
+from support.graphs import new_nodes, rnn_node
 from support.scoring import reasons_of, session
 
 import onernn
@@ -272,7 +271,7 @@ def test_a_batch_of_nothing_but_nulls_is_rejected_row_by_row(
 def time_major(tags: bool = False, steps: int | None = None) -> Graph:
     """A GRU over (T, N, 3), and as integers the largest of each step."""
     spec = onernn.RnnSpec(onernn.Cell.GRU, 3, 4)
-    rnn = new_node("h = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    rnn = rnn_node("h = Rnn x", spec)
     inputs = (Value("x", "float32", (steps, None, 3)),)
     nodes = (rnn, *new_nodes("y = ArgMax h axis=2 keepdims=0" if tags else ""))
     return Graph("g", inputs, (Value("y" if tags else "h"),), nodes, {})

@@ -14,8 +14,7 @@ import pytest
 from numpy.testing import assert_allclose
 from support.command_line import failed
 from support.command_line import onernn as command
-from support.graphs import new_node, new_nodes
-from support.layers import random_weights
+from support.graphs import new_node, new_nodes, rnn_node
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
@@ -31,7 +30,7 @@ def layer(text: str, cell: Cell, width: int = WIDTH, **more: Any) -> Node:
     """``y h = Rnn x h0``, with random weights."""
     spec = RnnSpec(cell, width, H, **more)
     seed = len(text.partition("Rnn ")[2].split()[0])
-    return new_node(text, spec=spec, weights=tuple(random_weights(spec, seed)))
+    return rnn_node(text, spec, seed)
 
 
 def model(
