@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 import typer
+from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 from support import command_line
 from support.mxnet_files import node, save_model, symbol_text, var
@@ -83,7 +84,7 @@ def refusal(path: Path, rules: Mapping[str, Any]) -> str:
 def test_a_rule_gives_an_unknown_operator_a_meaning(name: str, tmp_path: Path) -> None:
     path = save_onnx(tmp_path, scale=0.5)
     assert "this operator is not known" in refusal(path, {})
-    np.testing.assert_allclose(run(path, {name: snake}), snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
+    assert_allclose(run(path, {name: snake}), snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
 
 
 def test_a_rule_of_another_domain_is_not_used(tmp_path: Path) -> None:
@@ -97,13 +98,13 @@ def test_values_take_part_in_pythons_arithmetic(tmp_path: Path) -> None:
 
     alpha = np.array([2, 2, 4, 4], np.float64)
     want = (1 - X) ** 2 + alpha - (2 / alpha - 1) + 2 * X
-    np.testing.assert_allclose(run(save_onnx(tmp_path), {"Snake": rule}), want, rtol=1e-6)
+    assert_allclose(run(save_onnx(tmp_path), {"Snake": rule}), want, rtol=1e-6)
 
 
 def test_the_more_precise_name_counts(tmp_path: Path) -> None:
     path = save_onnx(tmp_path)
     rules = {"Snake": lambda x, alpha: x - alpha, "audio::Snake": lambda x, alpha: x + alpha}
-    np.testing.assert_array_equal(run(path, rules), X + np.float32([2, 2, 4, 4]))
+    assert_array_equal(run(path, rules), X + np.float32([2, 2, 4, 4]))
 
 
 def test_rules_are_not_kept_from_one_load_to_the_next(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "reason"), WRONG, ids=[reason[:30] for _, reason in WRONG])
+@pytest.mark.parametrize("rule, reason", WRONG, ids=[reason[:30] for _, reason in WRONG])
 def test_a_wrong_rule_is_refused_by_its_name_and_the_operators(
     rule: Any, reason: str, tmp_path: Path
 ) -> None:
@@ -178,13 +179,13 @@ def test_several_outputs_are_a_tuple(tmp_path: Path) -> None:
     path = save_onnx(tmp_path, outputs=("y", "z"))
     session = Session(path, rules={"Snake": lambda x, alpha: (x, x + alpha)})
     result = session.run({"x": X})
-    np.testing.assert_array_equal(result["z"], X + np.float32([2, 2, 4, 4]))
+    assert_array_equal(result["z"], X + np.float32([2, 2, 4, 4]))
     text = refusal(path, {"Snake": lambda x, alpha: x})
     assert "returned 1 outputs, the operator has 2" in text
 
 
 @pytest.mark.parametrize(
-    ("rules", "reason"),
+    "rules, reason",
     [
         ([snake], "expected a dict of functions"),
         ({1: snake}, "expected a dict of functions"),
@@ -212,7 +213,7 @@ def test_a_rule_takes_the_place_of_onernns_own_only_on_purpose(tmp_path: Path) -
     assert "rule 'Mul': onernn knows this operator" in text and "onernn.Replacing" in text
     for name in ("Mul", "ai.onnx::Mul"):
         want = X - np.float32([2, 2, 4, 4])
-        np.testing.assert_array_equal(run(path, {name: Replacing(rule)}), want)
+        assert_array_equal(run(path, {name: Replacing(rule)}), want)
 
 
 def test_a_rule_holds_in_bodies_and_functions(tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_rule_holds_in_bodies_and_functions(tmp_path: Path) -> None:
     session = Session(tmp_path / "m.onnx", rules={"Twice": lambda x: 2 * x})
     for condition, factor in ((True, 4), (False, 2)):
         result = session.run({"x": X, "c": np.array(condition)})
-        np.testing.assert_array_equal(result["y"], factor * X)
+        assert_array_equal(result["y"], factor * X)
 
 
 def test_a_function_of_the_file_gives_way_only_on_purpose(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_function_of_the_file_gives_way_only_on_purpose(tmp_path: Path) -> Non
     onnx.save(proto, tmp_path / "m.onnx")
     assert "onernn knows" in refusal(tmp_path / "m.onnx", {"Again": lambda x: -x})
     result = run(tmp_path / "m.onnx", {"Again": Replacing(lambda x: -x)})
-    np.testing.assert_array_equal(result, -X)
+    assert_array_equal(result, -X)
 
 
 # Keras: a class of a user's own.
@@ -314,7 +315,7 @@ def test_a_layer_of_ones_own_has_options_and_weights(tmp_path: Path) -> None:
     scale = np.array([1, 2, 3, 4], np.float32)
     layer = ("ScaleShift", {"shift": 2.0}, [("0", 0)])
     path = save_keras(tmp_path, layer, layers__scale_shift__vars__0=scale)
-    np.testing.assert_array_equal(run_keras(path, {"ScaleShift": scale_shift}), STEPS * scale + 2)
+    assert_array_equal(run_keras(path, {"ScaleShift": scale_shift}), STEPS * scale + 2)
     text = refusal(path, {"ScaleShift": lambda x, *, shift=0.0: x + shift})
     assert "rule 'ScaleShift'" in text and "expected only weights that the layer has" in text
 
@@ -326,14 +327,14 @@ def test_the_tensors_of_a_call_are_parameters_in_order(rule: Any, tmp_path: Path
     twice = ("Twice", {}, [("0", 0)])
     path = save_keras(tmp_path, twice, ("Minus", {}, [("0", 0), ("1", 0)]))
     rules = {"Twice": lambda x: 2.0 * x, "Minus": rule}
-    np.testing.assert_array_equal(run_keras(path, rules), -STEPS)
+    assert_array_equal(run_keras(path, rules), -STEPS)
     assert "expected the tensors x, got 2" in refusal(path, {**rules, "Minus": lambda x: x})
 
 
 def test_the_outputs_that_a_model_reads_must_be_returned(tmp_path: Path) -> None:
     path = save_keras(tmp_path, ("Two", {}, [("0", 0)]), ("Add", {}, [("1", 0), ("1", 1)]))
     for rule in (lambda x: [x, 2 * x], lambda x: (x, 2 * x)):
-        np.testing.assert_allclose(run_keras(path, {"Two": rule}), 3 * STEPS, rtol=1e-6)
+        assert_allclose(run_keras(path, {"Two": rule}), 3 * STEPS, rtol=1e-6)
     text = refusal(path, {"Two": lambda x: x})
     assert "rule 'Two'" in text and "returned 1 outputs, the model reads 2" in text
 
@@ -351,19 +352,19 @@ def test_under_a_mask_a_rule_says_what_becomes_of_it(tmp_path: Path) -> None:
     assert "has a mask" in refusal(path, {"Shift": lambda x: (x + 1.5).cast("float64")})
     handed = run_keras(path, {"Shift": lambda x: (x + 1).under(x.flags)})
     mean = (STEPS[0, :2] + 1).mean(0)
-    np.testing.assert_allclose(handed[0], mean, rtol=1e-6, atol=1e-6)
+    assert_allclose(handed[0], mean, rtol=1e-6, atol=1e-6)
     ended = run_keras(path, {"Shift": lambda x: (x + 1).under(None)})
-    np.testing.assert_allclose(ended[0], (STEPS[0] + 1).mean(0), rtol=1e-6, atol=1e-6)
+    assert_allclose(ended[0], (STEPS[0] + 1).mean(0), rtol=1e-6, atol=1e-6)
 
 
 def test_a_layer_of_ones_own_may_be_called_like_keras_own(tmp_path: Path) -> None:
     path = save_keras(tmp_path, ("Dense", {}, [("0", 0)]))
     assert "Dense of mine" in refusal(path, {})
-    np.testing.assert_array_equal(run_keras(path, {"Dense": lambda x: -x}), -STEPS)
+    assert_array_equal(run_keras(path, {"Dense": lambda x: -x}), -STEPS)
     own = save_keras(tmp_path, ("Softmax", {"axis": -1}, [("0", 0)]))
     assert "onernn knows" in refusal(own, {"Softmax": lambda x, *, axis: x})
     replaced = run_keras(own, {"Softmax": Replacing(lambda x, *, axis: x * axis)})
-    np.testing.assert_array_equal(replaced, -STEPS)
+    assert_array_equal(replaced, -STEPS)
 
 
 def test_a_layer_of_ones_own_is_applied_to_each_step(tmp_path: Path) -> None:
@@ -372,7 +373,7 @@ def test_a_layer_of_ones_own_is_applied_to_each_step(tmp_path: Path) -> None:
     scale = np.array([1, 2, 3, 4], np.float32)
     weights = {"layers__time_distributed__layer__vars__0": scale}
     path = save_keras(tmp_path, ("TimeDistributed", {"layer": inner}, [("0", 0)]), **weights)
-    np.testing.assert_array_equal(run_keras(path, {"ScaleShift": scale_shift}), STEPS * scale + 2)
+    assert_array_equal(run_keras(path, {"ScaleShift": scale_shift}), STEPS * scale + 2)
 
 
 def test_a_rule_stands_for_the_code_of_a_lambda_layer(tmp_path: Path) -> None:
@@ -381,7 +382,7 @@ def test_a_rule_stands_for_the_code_of_a_lambda_layer(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as read:
         assert b"__lambda__" in read.read("config.json")
     result = run_keras(path, {"Lambda": lambda x, *, arguments=None: -x})
-    np.testing.assert_array_equal(result, -STEPS)
+    assert_array_equal(result, -STEPS)
 
 
 # MXNet: an operator that a Python class registered.
@@ -399,7 +400,7 @@ def test_a_custom_operator_of_mxnet_is_called_as_its_class_is_registered(tmp_pat
         return data * (beta * data).Sigmoid()
 
     want = X / (1 + np.exp(-2.0 * X.astype(np.float64)))
-    np.testing.assert_allclose(run(path, {"swish": swish}), want, rtol=1e-6)
+    assert_allclose(run(path, {"swish": swish}), want, rtol=1e-6)
     assert "not understood: attribute beta" in refusal(path, {"swish": lambda data: data})
 
 
@@ -410,7 +411,7 @@ def test_outputs_of_mxnets_operators_must_be_as_many_as_are_read(tmp_path: Path)
         node("y = elemwise_add two:0 two:1"),
     ]
     path = save_model(tmp_path, symbol_text(*nodes), {})
-    np.testing.assert_array_equal(run(path, {"two": lambda data: (data, data)}), 2 * X)
+    assert_array_equal(run(path, {"two": lambda data: (data, data)}), 2 * X)
     assert "returned 1 outputs, the model reads 2" in refusal(path, {"two": lambda data: data})
     assert "rule 'two'" in refusal(path, {"two": lambda: 1})
 
@@ -428,7 +429,7 @@ def run_paddle(rules: Mapping[str, Any], *operators: Any, **declared: Any) -> An
 def test_an_operator_of_paddle_has_slots() -> None:
     leaky = op("custom_leaky X=x -> Out=y", slope=0.5)
     result = run_paddle({"custom_leaky": lambda X, *, slope=0.1: X.LeakyRelu(alpha=slope)}, leaky)
-    np.testing.assert_array_equal(result.data, np.where(X < 0, X / 2, X))
+    assert_array_equal(result.data, np.where(X < 0, X / 2, X))
     assert result.offsets.tolist() == [0, 1, 2]  # it is still ragged
     with pytest.raises(UnsupportedError, match="rule 'custom_leaky'.*input Y is missing.* X "):
         run_paddle({"custom_leaky": lambda Y, *, slope=0.1: Y}, leaky)
@@ -437,7 +438,7 @@ def test_an_operator_of_paddle_has_slots() -> None:
 def test_several_slots_are_returned_by_name() -> None:
     parts = op("parts X@VECTOR=x -> First=a Second=y")
     rules = {"parts": lambda X: {"First": X, "Second": -X}}
-    np.testing.assert_array_equal(run_paddle(rules, parts).data, -X)
+    assert_array_equal(run_paddle(rules, parts).data, -X)
     with pytest.raises(UnsupportedError, match=r"rule 'parts'.*\['Third'\].*First, Second"):
         run_paddle({"parts": lambda X: {"Third": X}}, parts)
 
@@ -459,7 +460,7 @@ def test_operators_of_paddle_3_have_their_inputs_in_order(tmp_path: Path) -> Non
     session = Session(tmp_path / "m", rules={"custom_plus": lambda x, y: x + y})
     feed = {value.name: recorded[f"in__{value.name}"] for value in session.inputs}
     for name, array in Session(folder).run(feed).items():
-        np.testing.assert_array_equal(session.run(feed)[name], array)
+        assert_array_equal(session.run(feed)[name], array)
 
 
 def test_a_result_of_another_dtype_than_paddles_is_refused() -> None:
@@ -468,7 +469,7 @@ def test_a_result_of_another_dtype_than_paddles_is_refused() -> None:
         run_paddle({"cut": lambda X: X.Cast(to="int64")}, leaky)
     declared = Variable("y", 7, "int64", (None, 4), 0, False)
     result = run_paddle({"cut": lambda X: X.Cast(to="int64")}, leaky, y=declared)
-    np.testing.assert_array_equal(result.data, X.astype(np.int64))
+    assert_array_equal(result.data, X.astype(np.int64))
 
 
 # PyTorch: an operator that torch.library registered.
@@ -511,7 +512,7 @@ def test_an_operator_of_pytorch_has_the_names_of_its_schema(name: str, tmp_path:
     result = Session(path, rules={name: with_default}).run(feed)
     want = Session(DATA / "torch" / "rows" / "model.pt2").run(feed)
     for key, array in want.items():
-        np.testing.assert_array_equal(result[key], array)
+        assert_array_equal(result[key], array)
 
 
 def test_a_result_of_another_type_than_pytorchs_is_refused(tmp_path: Path) -> None:
@@ -553,11 +554,11 @@ def test_a_python_file_brings_rules_to_a_command(tmp_path: Path) -> None:
     assert "not known" in command_line.failed(command_line.onernn(*given))
     done = command_line.onernn(*given, "--rules", rules)
     assert done.returncode == 0, done
-    np.testing.assert_allclose(np.load(out)["out__y"], snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
+    assert_allclose(np.load(out)["out__y"], snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
     converted = tmp_path / "standard.onnx"
     done = command_line.onernn("convert", path, converted, "--rules", rules)
     assert done.returncode == 0, done
-    np.testing.assert_allclose(run(converted, {}), snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
+    assert_allclose(run(converted, {}), snake_in_numpy(0.5), rtol=1e-6, atol=1e-6)
     done = command_line.onernn("verify", path, "--against", path, "--rules", rules)
     assert done.returncode == 0, done
 
@@ -572,7 +573,7 @@ def test_every_command_that_loads_a_model_takes_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text, reason",
     [
         (None, "rules.py: no such file"),
         ("RULES = {", "rules.py: SyntaxError"),

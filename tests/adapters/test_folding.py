@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto
 from support.counting import memory_peak
 from support.graphs import reference
@@ -109,7 +110,7 @@ def test_weights_that_operators_make_of_constants_load(kind: str, chain: Chain) 
     made, feed = layer(kind, chain, 4)
     assert "Rnn" in [each.op for each in read(made).nodes]
     for mine, want in zip(ours(made, feed), theirs(made, feed), strict=True):
-        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
+        assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
 
 
 def test_large_weights_load_too() -> None:
@@ -131,7 +132,7 @@ def test_weights_inside_a_body_load(tmp_path: Path) -> None:
     x = {"X": rng.normal(size=(3, 2, 3)).astype(F32), "yes": np.array(True)}
     made = model(f"{outside} {branch}", x, ["Y"], constants={**stored, **more})
     for mine, want in zip(ours(made, x), theirs(made, x), strict=True):
-        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
+        assert_allclose(mine, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("narrow", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
@@ -149,7 +150,7 @@ def test_round_trips_through_narrow_numbers_are_exact(narrow: int) -> None:
     made = model(nodes, yes, ["Y"], constants={"c": values})
     assert [each.op for each in read(made).nodes] == ["Where"]
     (got,) = ours(made, yes)
-    np.testing.assert_array_equal(got, want)
+    assert_array_equal(got, want)
 
 
 def test_arithmetic_stays_in_the_graph() -> None:
@@ -218,7 +219,7 @@ def test_parameters_of_paddle_are_widened_wherever_the_cast_stands() -> None:
             program(gru, parameters={"w": weight.astype(F32)}, **wide),
         )
     )
-    np.testing.assert_array_equal(got.data, want.data)
+    assert_array_equal(got.data, want.data)
 
 
 def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
@@ -244,7 +245,7 @@ def test_parameters_of_mxnet_may_be_cut_and_joined() -> None:
         node("nn = negative n"),
         net("nn"),
     ]
-    np.testing.assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)
+    assert_array_equal(run({"begin": cut[0], "end": cut[1]}, *joined), want)
 
 
 def test_large_weights_do_not_stay_beside_what_is_made_of_them() -> None:
@@ -273,4 +274,4 @@ def test_a_large_constant_stays_as_long_as_anybody_reads_it() -> None:
     constants = {"c": big.astype(np.float32), "s": np.array([-1])}
     made = model(nodes, feed, [*"rbent"], constants=constants)
     for mine, want in zip(ours(made, feed), theirs(made, feed), strict=True):
-        np.testing.assert_array_equal(mine, want)
+        assert_array_equal(mine, want)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 from support.counting import memory_peak
+from support.interpreters import run_python
 from support.mxnet_files import symbol_text, var, write_params
 from support.onnx_models import parsed
 
@@ -71,8 +70,7 @@ def test_loading_takes_twice_the_file_at_most(write, tmp_path: Path) -> None:
     path = write(tmp_path, 1700)
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert size > 69 * MB
-    run = subprocess.run([sys.executable, "-c", PEAK, path], capture_output=True, text=True)
-    assert size < int(run.stdout) <= 2 * size + 100 * MB, run.stderr
+    assert size < int(run_python("-c", PEAK, path).stdout) <= 2 * size + 100 * MB
     shutil.rmtree(tmp_path)
 
 
@@ -103,10 +101,7 @@ def test_loading_opens_the_models_files_and_executes_nothing(data: Path) -> None
     paths = [folder for kind in ("paddle", "mxnet") for folder in (data / kind).iterdir()]
     paths = [path for path in paths if path.is_dir()] + list(data.glob("onnx/*/*.onnx"))
     assert len(paths) > 50
-    run = subprocess.run(
-        [sys.executable, "-c", WATCH, data, *paths], capture_output=True, text=True
-    )
-    assert run.stdout == "[]\n", run.stdout + run.stderr
+    assert run_python("-c", WATCH, data, *paths).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("kind", ["parameter", "combined", "mxnet", "onnx", "folder"])

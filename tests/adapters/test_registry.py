@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.graphs import new_node
+from support.interpreters import run_python
 
 from onernn import Graph, UnsupportedError, load
 from onernn.adapters.common.adapter import Adapter
@@ -22,7 +21,7 @@ MODEL = Graph("model", FACE[:1], FACE[1:], (new_node("y = Tanh x"),), {})
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    "path, name",
     [
         ("m.onnx", "ONNX"),
         ("m-symbol.json", "MXNet"),
@@ -90,10 +89,7 @@ def test_the_records_cost_no_import_of_what_they_name(tmp_path: Path) -> None:
         "names = [name for name in names if not name.startswith('onernn.adapters.common.')]\n"
         "print(*(name for name in names if name.count('.') > 2))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == []
+    assert run_python("-c", code, cwd=tmp_path).stdout.split() == []
 
 
 @pytest.mark.parametrize(
@@ -106,4 +102,4 @@ def test_the_records_cost_no_import_of_what_they_name(tmp_path: Path) -> None:
 )
 def test_importing_an_adapter_imports_nothing_heavy(code: str, heavy: str) -> None:
     probe = f"import sys; {code}; sys.exit({heavy!r} in sys.modules)"
-    subprocess.run([sys.executable, "-c", probe], check=True)
+    run_python("-c", probe)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support.graphs import new_node
-from support.layers import random_weights
+from numpy.testing import assert_array_equal
+from support.graphs import new_node, rnn_node
 from support.onnx_models import parameters, parsed, small
 from typer.testing import CliRunner
 
@@ -38,7 +38,7 @@ def test_layers_with_states_of_their_own_are_one_stack(name: str) -> None:
 
 def test_a_layer_of_which_only_the_last_state_is_read_is_kept() -> None:
     spec = RnnSpec(Cell.LBR_GRU, 3, 2)
-    rnn = new_node(" h = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    rnn = rnn_node(" h = Rnn x", spec)
     last = new_node("out = Relu h")
     face = Value("x", "float32", (None, None, 3)), Value("out", "float32")
     model = without_states(Graph("g", face[:1], face[1:], (rnn, last), {}))
@@ -62,9 +62,9 @@ def test_layers_that_a_mask_stands_between_are_one_stack(tmp_path: Path) -> None
         for side in ("", "_reverse"):
             for kind, shape in (("ih", (width, 12)), ("hh", (3, 12))):
                 array = found[f"weight_{kind}_l{layer}{side}"]
-                np.testing.assert_array_equal(array, drawn(*shape).T)
+                assert_array_equal(array, drawn(*shape).T)
             bias = (found[f"bias_{kind}_l{layer}{side}"] for kind in ("ih", "hh"))
-            np.testing.assert_array_equal(sum(bias), drawn(12))
+            assert_array_equal(sum(bias), drawn(12))
 
 
 def written(tmp_path: Path, *arguments: object) -> dict[str, np.ndarray]:
@@ -89,8 +89,8 @@ def test_a_file_of_weights_is_converted_module_by_module(tmp_path: Path) -> None
     one = written(tmp_path, weights / "state.pt", "--to", "keras", "--node", "decoder.gru")
     kernel, recurrent = state["decoder.gru.weight_ih_l0"], state["decoder.gru.weight_hh_l0"]
     order = [2, 3, 0, 1, 4, 5]  # Keras's gates are z, r, h, PyTorch's r, z, n; each has two rows
-    np.testing.assert_array_equal(one["kernel"], kernel[order].T)
-    np.testing.assert_array_equal(one["recurrent_kernel"], recurrent[order].T)
+    assert_array_equal(one["kernel"], kernel[order].T)
+    assert_array_equal(one["recurrent_kernel"], recurrent[order].T)
 
 
 def test_layers_whose_values_are_ours_bear_the_names_of_the_file() -> None:

@@ -57,7 +57,7 @@ def test_what_is_neither_is_refused_by_its_type(take: Callable[[object], object]
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"),
+    "name, advice",
     [
         ("m.pt", r"onernn weights .* torch\.export\.save"),
         ("m.PTH", r"onernn weights .* torch\.export\.save"),
@@ -128,7 +128,7 @@ def words_of_command(path: str | Path) -> tuple[str, list[str]]:
     return message, done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize(("name", "kind", "command"), UNREAD, ids=[each[0] for each in UNREAD])
+@pytest.mark.parametrize("name, kind, command", UNREAD, ids=[each[0] for each in UNREAD])
 def test_a_file_that_is_not_read_is_known_by_its_content_and_its_command_is_printed(
     name: str, kind: str, command: Callable[[str], list[str]], renamed: Callable[[str], Path]
 ) -> None:
@@ -228,7 +228,7 @@ def test_what_stands_before_an_unknown_operator_is_shown(
 
 
 @pytest.mark.parametrize(
-    ("name", "call"),
+    "name, call",
     [
         ("paddle/fc_gru_h0_rev0", "onernn.adapters.paddle.optimize(paddle.inference.Config("),
         ("paddle/pir_recurrent", "onernn.adapters.paddle.optimize(paddle.inference.Config("),

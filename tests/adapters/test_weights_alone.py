@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.command_line import failed, onernn
 
 from onernn import ModelFormatError, ShapeError, UnsupportedError, load, read_weights
@@ -41,15 +42,15 @@ def test_an_h5_of_weights_gives_arrays_and_layers(names: str, tmp_path: Path) ->
     got = read_weights(file)
     assert got.keys() == arrays.keys()
     for name, array in arrays.items():
-        np.testing.assert_array_equal(got[name], array, strict=True)
+        assert_array_equal(got[name], array, strict=True)
     ((group, stack),) = read_stacks(file).items()
     assert group == names.partition("/{}")[0].removesuffix("/cell/vars")
     assert stack.spec.cell is Cell.LBR_GRU
     again = keras.FRAMEWORK.write(stack)
     for name in ("kernel", "recurrent_kernel"):
-        np.testing.assert_array_equal(again[name], layer[name])
+        assert_array_equal(again[name], layer[name])
     sums = (each.sum(0)[:8] for each in (again["bias"], layer["bias"]))  # the candidate's are apart
-    np.testing.assert_allclose(*sums, rtol=0, atol=1e-6)
+    assert_allclose(*sums, rtol=0, atol=1e-6)
     with pytest.raises(ModelFormatError, match="onernn.read_weights returns the arrays"):
         load(file)
 
@@ -80,7 +81,7 @@ def test_gates_of_weights_are_the_default_of_the_keras_that_wrote_them(
     ((_, usual),) = read_stacks(file, recurrent_activation="sigmoid").items()
     with np.load(tmp_path / "o.npz") as written:
         for name, array in torch.FRAMEWORK.write(usual).items():
-            np.testing.assert_array_equal(written[name], array)
+            assert_array_equal(written[name], array)
 
 
 def test_an_npz_gives_arrays_and_pytorchs_layers(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_an_npz_gives_arrays_and_pytorchs_layers(tmp_path: Path) -> None:
     assert module == "rnn" and stack.spec.cell is Cell.LSTM
     for name, array in torch.FRAMEWORK.write(stack).items():
         if "weight" in name:
-            np.testing.assert_array_equal(array, layer[name])
+            assert_array_equal(array, layer[name])
     with pytest.raises(UnsupportedError, match="arrays, no model; onernn.read_weights"):
         load(tmp_path / "w.npz")
 

@@ -32,7 +32,7 @@ DTYPES = [
     ("reference", "f32"),
     *((name, dtype) for name in ("onednn", "kernels") for dtype in ("f32", "bf16", "u8")),
 ]
-everywhere = pytest.mark.parametrize(("backend", "dtype"), DTYPES)
+everywhere = pytest.mark.parametrize("backend, dtype", DTYPES)
 SPEC = RnnSpec(Cell.LSTM, 3, 4, direction="bidirectional_concat")
 X = uniform(5, 2, 3)
 
@@ -186,7 +186,7 @@ def test_weights_that_are_not_finite_are_refused(backend: str, name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("backend", "dtype"), [of for of in DTYPES if of[0] != "kernels" or of[1] == "f32"]
+    "backend, dtype", [of for of in DTYPES if of[0] != "kernels" or of[1] == "f32"]
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38])
 def test_what_is_not_finite_goes_through_a_projected_input(
@@ -335,7 +335,7 @@ def test_nothing_gives_nothing_and_keeps_the_state(backend: str, dtype: str, x: 
 
 
 @both
-@pytest.mark.parametrize(("cell", "more"), CELLS)
+@pytest.mark.parametrize("cell, more", CELLS)
 def test_nothing_is_written_into_the_callers_arrays_nor_shared_with_them(
     backend: str, cell: Cell, more: dict[str, Any]
 ) -> None:

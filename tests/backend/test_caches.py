@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from support.interpreters import run_program
 
 START = """
 import resource
@@ -31,9 +32,7 @@ def start(cache: Path, code: str = "", wrapped: tuple[str, ...] = ()) -> list[st
     """
     command = [*wrapped, sys.executable, "-c", START + dedent(code) + dedent(told)]
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run_program(*command, env=environment, timeout=600).stdout.splitlines()
 
 
 GOOD = ["3"]

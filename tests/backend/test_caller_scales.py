@@ -38,7 +38,7 @@ def on_grid(weights: RnnWeights, factors: Any, projection: Any = None) -> RnnWei
 
 
 @pytest.mark.parametrize(
-    ("name", "cell"),
+    "name, cell",
     [
         *(pytest.param("onednn", cell, marks=needs_vnni) for cell in (Cell.GRU, Cell.LSTM)),
         *(("kernels", cell) for cell in (Cell.GRU, Cell.LBR_GRU, Cell.LSTM)),

@@ -126,7 +126,7 @@ def test_the_bias_of_an_f16_layer_is_rounded_to_f16_and_that_of_bf16_stays() -> 
     assert half.data is not None and half.data.tobytes() == packed
 
 
-@pytest.mark.parametrize(("version", "has"), [("3.2.0", False), ("3.5.9", False), ("3.6.0", True)])
+@pytest.mark.parametrize("version, has", [("3.2.0", False), ("3.5.9", False), ("3.6.0", True)])
 def test_f16_needs_libdnnl_3_6_or_newer(version: str, has: bool) -> None:
     spec = RnnSpec(Cell.LBR_GRU, 4, 5)
     layers = layers_of(spec, random_weights(spec, 1))
@@ -138,7 +138,7 @@ def test_f16_needs_libdnnl_3_6_or_newer(version: str, has: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    "spec, why",
     [
         (RnnSpec(Cell.GRU, 4, 5), "wrong from 32 units on"),
         (RnnSpec(Cell.AUGRU, 4, 5), "wrong from 32 units on"),

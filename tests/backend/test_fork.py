@@ -40,7 +40,7 @@ FORKING = """
 
 
 @pytest.mark.usefixtures("built")
-@pytest.mark.parametrize(("backend", "threads"), [("kernels", 4), ("kernels", 1), ("onednn", 1)])
+@pytest.mark.parametrize("backend, threads", [("kernels", 4), ("kernels", 1), ("onednn", 1)])
 @pytest.mark.long
 def test_every_child_ends(backend: str, threads: int) -> None:
     """A child starts threads of its own: it has none of its parent's."""

@@ -132,7 +132,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize("name, dtype", CASES)
 def test_layers_are_right_on_every_instruction_set(isa: str, name: str, dtype: str) -> None:
     """Two of four directions, on the next set the others."""
     rounds = dtype == "bf16" and isa.endswith(

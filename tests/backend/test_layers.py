@@ -40,7 +40,7 @@ BATCHES = st.tuples(SIZES, SIZES) | LENGTHS | st.sampled_from([[], [0], [0, 0], 
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    "name, dtype",
     [
         *(("onednn", dtype) for dtype in TOLERANCES),
         *((name, dtype) for name in ("kernels", "auto") for dtype in ("f32", "bf16")),

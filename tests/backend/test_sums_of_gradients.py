@@ -90,7 +90,7 @@ WRONG_BIASES = [
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
         (lambda into: into[:1], "^into: .* 2 layers, got 1"),
         (

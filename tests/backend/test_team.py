@@ -181,7 +181,7 @@ def quota(quota: object, folder: str = "cpu") -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("files", "groups", "cpus"),
+    "files, groups, cpus",
     [
         ({"cpu.max": "150000 100000\n"}, "0::/\n", [2]),
         ({"cpu.max": "50000 100000\n"}, "0::/\n", [1]),

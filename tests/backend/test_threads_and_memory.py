@@ -61,7 +61,7 @@ def measured(code: str, **environment: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("cell", "dtype", "threads"),
+    "cell, dtype, threads",
     [(cell, dtype, 1 + k % 2) for k, (cell, dtype) in enumerate(product(SPECS, TOLERANCES))],
 )
 @pytest.mark.long
@@ -235,7 +235,7 @@ class TestStreaming:
     """Step after step equals one long run: bit for bit on the reference."""
 
     @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8", "reference"])
-    @pytest.mark.parametrize(("cell", "more"), STREAMED)
+    @pytest.mark.parametrize("cell, more", STREAMED)
     def test_steps_equal_a_run(self, cell: Cell, more: dict[str, Any], dtype: str) -> None:
         spec = RnnSpec(cell, 5, 8, layers=2, **more)
         if dtype == "reference":

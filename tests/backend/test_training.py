@@ -145,7 +145,7 @@ class TestReference:
 
 @pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(
-    ("backend", "dtype", "cells"),
+    "backend, dtype, cells",
     [
         ("onednn", "f32", F32),
         pytest.param("onednn", "bf16", BF16, marks=needs_bf16),

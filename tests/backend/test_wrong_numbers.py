@@ -49,7 +49,7 @@ def test_negative_states_survive_int8(cell: Cell) -> None:
     check(RnnSpec(cell, 32, 64), "u8", [5] * 4)
 
 
-@pytest.mark.parametrize(("hidden", "projection"), [(64, 32), (32, 32), (16, 2), (13, 7)])
+@pytest.mark.parametrize("hidden, projection", [(64, 32), (32, 32), (16, 2), (13, 7)])
 @pytest.mark.parametrize("peephole", [False, True])
 def test_a_narrow_projection_is_read_right(
     hidden: int, projection: int, peephole: bool, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +91,7 @@ def check_gradients(problem: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("projection", "hidden"), [(17, 3), (33, 5), (33, 8), (49, 12), (65, 16), (16, 4), (60, 15)]
+    "projection, hidden", [(17, 3), (33, 5), (33, 8), (49, 12), (65, 16), (16, 4), (60, 15)]
 )
 def test_gradients_of_a_wide_projection_are_right(
     projection: int, hidden: int, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,7 @@ def spec(size: int, direction: Any = "left2right") -> RnnSpec:
 
 
 @pytest.mark.parametrize(
-    ("layer", "lengths", "threads", "expected"),
+    "layer, lengths, threads, expected",
     [
         pytest.param(  # 16384 multiplications a step: no thread is worth waiting for
             spec(64),

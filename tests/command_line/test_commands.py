@@ -70,7 +70,7 @@ def test_a_command_can_print_json_and_be_quiet(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "status"),
+    "line, code, status",
     [
         ("run m --input io.npz --output out.npz", 0, "pass"),
         ("inspect m", 0, "pass"),
@@ -186,7 +186,7 @@ def test_without_arguments_five_things_are_offered_that_are_commands(onernn: Run
 
 
 @pytest.mark.parametrize(
-    ("line", "hint"),
+    "line, hint",
     [
         ("inspect m --dtpye f32", "--dtype"),
         ("inspect m --dtype BF16", "did you mean 'bf16'?"),
@@ -242,7 +242,7 @@ def process(repo: Path, *words: str, **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    "words, wanted",
     [("onernn ver", {"verify"}), ("onernn inspect m --dtype b", {"bf16"})],
 )
 def test_a_shell_completes_commands_and_values(repo: Path, words: str, wanted: set[str]) -> None:

@@ -42,7 +42,7 @@ def harmless(text: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    "command, code",
     [
         ("inspect m.onnx", 0),
         ("inspect op.onnx", 0),

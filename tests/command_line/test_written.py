@@ -192,7 +192,7 @@ def test_a_pipe_gets_the_file_alone(files: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
+    "size, text",
     [
         (1, "1 byte"),
         (999, "999 bytes"),

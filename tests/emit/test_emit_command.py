@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 from support.command_line import failed, onernn
 from support.compiling import compile_program
 from support.graphs import new_node
+from support.interpreters import run_program, run_python
 
 from onernn import Graph, UnsupportedError, load
 from onernn.engine.emit import write_cpp
@@ -46,14 +45,12 @@ def test_the_example_compiles_without_a_warning_and_runs(
     assert {"onernn/lstm.hpp", "onernn/rnn.hpp"}.isdisjoint(kernels)  # nobody needs them
     assert names - kernels == {"segmenter.hpp", "main.cpp", "CMakeLists.txt", *weights}
     compile_program(tmp_path / "main.cpp", tmp_path / "main", ("-O2",), tmp_path)
-    ran = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    ran = run_program("./main", cwd=tmp_path)
     assert re.search(r"scale_1_tmp_0\[0\] = [0-3]\n", ran.stdout)
     if weights:
         (tmp_path / "segmenter.weights").write_bytes(b"onernn01 but no weights")
-        refused = subprocess.run(
-            ["./main"], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert refused.returncode == 1 and "not generated together" in refused.stderr
+        refused = run_program("./main", cwd=tmp_path, status=1)
+        assert "not generated together" in refused.stderr
 
 
 def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
@@ -70,7 +67,7 @@ def test_the_interface_is_a_page_and_tells_no_path_of_this_machine(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    "options, said",
     [
         (["--static", "Q=1"], "--static Q: expected an open size of the model, one of W, N"),
         (["--weights", "u8"], "--weights u8: expected one of f32, f16, bf16"),
@@ -145,11 +142,6 @@ def test_a_full_disk_leaves_all_old_files(repo: Path, tmp_path: Path) -> None:
         "from onernn.cli import main; main()"
     )
     arguments = ("emit", str(repo / "examples" / "segmenter"), "-o", str(tmp_path), "--force")
-    made = subprocess.run(
-        [sys.executable, "-c", command, *arguments, "--static", "N=1"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 2 and "segmenter" in made.stderr, made.stderr
+    made = run_python("-c", command, *arguments, "--static", "N=1", status=2)
+    assert "segmenter" in made.stderr, made.stderr
     assert texts(tmp_path) == before

@@ -42,7 +42,7 @@ def padded_graph(op: str, attributes: dict[str, Any], *rest: str, **more: Any) -
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    "made, reason",
     [
         (padded_graph("Unsupported", {"reason": "hyperbolic"}), "node 'z' .*hyperbolic"),
         (padded_graph("Foreign", {}), "node 'z' .Foreign.: operator Foreign is not generated"),

@@ -11,7 +11,6 @@ import pytest
 from support.compiling import CHECKED, PLAIN
 from support.emitting import Emitted, build
 from support.graphs import new_node, rnn_node, unfused
-from support.layers import random_weights
 from support.operator_cases import (
     FEED,
     SPEC,
@@ -74,7 +73,7 @@ BEYOND: list[tuple[str, str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "inputs", "attributes", "reason"), BEYOND)
+@pytest.mark.parametrize("op, inputs, attributes, reason", BEYOND)
 def test_what_is_refused_has_a_reason(
     op: str, inputs: str, attributes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
@@ -185,9 +184,8 @@ def test_layers_that_have_all_their_words_in_each_step_start_anew(tmp_path: Path
 @pytest.mark.parametrize("op", ["Rnn", "Add"])
 def test_a_state_behind_all_words_is_read_by_no_word(op: str) -> None:
     """It may be an output, and others may be made of it."""
-    rnn = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
-    first = new_node("y h = Rnn p", **rnn)
-    reader = new_node("z = Rnn p h", **rnn) if op == "Rnn" else new_node("z = Add y h0")
+    first = rnn_node("y h = Rnn p", SPEC)
+    reader = rnn_node("z = Rnn p h", SPEC) if op == "Rnn" else new_node("z = Add y h0")
     nodes = [first, new_node("h0 = Squeeze h front"), reader]
     constants = {"front": np.array([0, 1])}
     for used, reason in (
@@ -209,7 +207,7 @@ def untold(value: Value) -> Value:
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs", "attributes"),
+    "op, inputs, attributes",
     [
         ("Softmax", "p", {"axis": 0}),
         ("CumSum", "p axis0", {}),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.compiling import check_syntax
-from support.layers import random_weights
+from support.layers import random_layer
 
 from onernn import Cell, Graph, RnnSpec, UnsupportedError
 from onernn.engine.emit.pipeline import read_declared, write_cpp
@@ -74,7 +74,7 @@ def model(called: Callable[[str], str]) -> Graph:
     constants = {"table": few(7, 4), "b": few(5), "tags": few(7, 5), "zero": np.zeros(1, np.int64)}
     constants |= {"w": few(4, 5), "most": np.zeros((1, 6), np.float32)}
     gru, lstm = (
-        {"spec": spec, "weights": random_weights(spec, 0)}
+        random_layer(spec, 0)
         for spec in (
             RnnSpec(Cell.GRU, 4, 3),
             RnnSpec(Cell.LSTM, 4, 3, layers=2, direction="bidirectional_concat"),

@@ -77,7 +77,7 @@ def test_equal_quotients_are_equal(tree: Any, more: Any, by: int, factor: int) -
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    "one, other",
     [
         (T - T.floor_div(2), (T + 1).floor_div(2)),
         (T.floor_div(3) + (T + 1).floor_div(3) + (T + 2).floor_div(3), T),
@@ -203,7 +203,7 @@ def _turning() -> Graph:
     return _graph(nodes, [Value("x", "float32", (2,))], "y")
 
 
-@pytest.mark.parametrize(("made", "told"), [(_doubled(60), "bytes"), (_turning(), "operators")])
+@pytest.mark.parametrize("made, told", [(_doubled(60), "bytes"), (_turning(), "operators")])
 def test_what_is_made_of_constants_has_a_budget(made: Graph, told: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=rf"more than .* {told}|would take .* {told}"):
         write_cpp(made, tmp_path)

@@ -160,7 +160,7 @@ def test_steps_give_what_all_words_at_once_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    "nodes, told",
     [
         ([TO_ROWS, conv("rows", "c", (1, 1)), from_rows("c"), rnn("p")], "'c' (Conv) reads all"),
         ([TO_ROWS, conv("rows", "c", (0, 2)), from_rows("c"), rnn("p")], "'c' (Conv) reads all"),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shlex
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,6 @@ from support.checking import assert_same_bits
 from support.compiled_models import compiled, models
 from support.graphs import input_of, new_node, new_nodes, rnn_node, small
 from support.interpreters import printed, resident
-from support.layers import random_weights
 from support.random_models import random_trial
 from support.taggers import sentences, tagger
 
@@ -47,6 +43,13 @@ pytestmark = pytest.mark.usefixtures("built")
 def opened(graph: Graph, path: Path, **options: Any) -> CompiledModel:
     compile_model(graph, path, **options)
     return Session(path)  # type: ignore[return-value]
+
+
+def check_same(model: CompiledModel, graph: Graph, *feeds: Any, dtype: str = "f32") -> None:
+    """The bits of a session."""
+    session = Session(graph, dtype, backend="kernels")
+    for feed in feeds:
+        assert_same_bits(model.run(feed), session.run(feed))
 
 
 def test_every_model_whose_plan_is_whole_has_the_bits_of_its_session(tmp_path: Path) -> None:
@@ -87,9 +90,7 @@ def test_random_graphs_have_the_bits_of_their_sessions(seed: int, tmp_path: Path
         model = opened(trial.graph, tmp_path / "m.onernn")
     except UnsupportedError:
         return
-    session = Session(trial.graph, backend="kernels")
-    for feed in trial.feeds:
-        assert_same_bits(model.run(feed), session.run(feed))
+    check_same(model, trial.graph, *trial.feeds)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "u8", "int8-dynamic", "int8-weights"])
@@ -98,14 +99,11 @@ def test_layers_of_every_precision_have_the_same_bits(
     cell: Cell, dtype: str, tmp_path: Path
 ) -> None:
     spec = RnnSpec(cell, 9, 21, direction="bidirectional_concat")
-    layers = {"spec": spec, "weights": random_weights(spec, 0)[0]}
-    node = new_node("Rnn", "x", "y h c" if cell is Cell.LSTM else "y h", **layers)
+    node = rnn_node(f"y h{' c' * (cell is Cell.LSTM)} = Rnn x", spec)
     graph = small((node,), {"x": (None, None, 9)}, "y h")
     model = opened(graph, tmp_path / "m.onernn", dtype=dtype)
-    session = Session(graph, dtype, backend="kernels")
-    for shape in ((5, 3, 9), (1, 1, 9), (0, 2, 9)):
-        feed = {"x": uniform(*shape)}
-        assert_same_bits(model.run(feed), session.run(feed))
+    feeds = ({"x": uniform(*shape)} for shape in ((5, 3, 9), (1, 1, 9), (0, 2, 9)))
+    check_same(model, graph, *feeds, dtype=dtype)
 
 
 def step_of_gru() -> Graph:
@@ -151,9 +149,8 @@ def test_states_that_are_other_states_are_read_before_they_are_written(tmp_path:
 
 def sequences(*shape: int | str | None) -> Graph:
     """A layer over time, whose states a file can expose."""
-    spec = RnnSpec(Cell.GRU, 4, 6)
-    layer = {"spec": spec, "weights": random_weights(spec, 3)[0]}
-    return small((new_node("y = Rnn x", **layer), new_node("z = Relu y")), {"x": shape}, "z")
+    rnn = rnn_node("y = Rnn x", RnnSpec(Cell.GRU, 4, 6), 3)
+    return small((rnn, new_node("z = Relu y")), {"x": shape}, "z")
 
 
 def one_step(batch_of_x: int | str | None, batch_of_h: int | str | None) -> Graph:
@@ -241,15 +238,14 @@ def test_sizes_that_do_not_fit_name_the_input_and_both_numbers(tmp_path: Path) -
     graph = small(nodes, {"x": (None, None, 4), "h": (1, 1, None, 6)}, "y n")
     model = opened(graph, tmp_path / "m.onernn")
     fits = {"x": uniform(5, 2, 4), "h": uniform(1, 1, 2, 6)}
-    want = Session(graph, backend="kernels").run(fits)
-    assert_same_bits(model.run(fits), want)
+    check_same(model, graph, fits)
     with pytest.raises(
         ShapeError, match=r"input '\w': axis . is [23], expected [23] .*h \(1, 1, 3, 6\)"
     ):
         model.run({**fits, "h": uniform(1, 1, 3, 6)})
     with pytest.raises(ShapeError, match="input 'x': axis 2: expected 4, got 5"):
         model.run({**fits, "x": uniform(5, 2, 5)})
-    assert_same_bits(model.run(fits), want)
+    check_same(model, graph, fits)
 
 
 def test_known_sizes_of_inputs_are_declared(tmp_path: Path) -> None:
@@ -376,18 +372,15 @@ def test_outputs_have_the_offsets_of_their_own_input(tmp_path: Path) -> None:
         new_node("s = SequencePool b", kind="max"),
     )
     graph = small(nodes, {"a": [None, 3], "b": [None, 3]}, "y z s")
-    model, session = opened(graph, tmp_path / "m.onernn"), Session(graph, backend="kernels")
+    model = opened(graph, tmp_path / "m.onernn")
     a = Ragged(uniform(5, 3), np.array([0, 2, 5]))
     b = Ragged(uniform(5, 3), np.array([0, 4, 5]))
-    for feed in ({"a": a, "b": a.with_data(b.data)}, {"a": a, "b": b}, {"a": b, "b": a}):
-        assert_same_bits(model.run(feed), session.run(feed))
+    feeds = {"a": a, "b": a.with_data(b.data)}, {"a": a, "b": b}, {"a": b, "b": a}
+    check_same(model, graph, *feeds)
 
 
 def test_sequences_become_steps_with_exposed_states(tmp_path: Path) -> None:
-    spec = RnnSpec(Cell.GRU, 4, 6)
-    layer = {"spec": spec, "weights": random_weights(spec, 3)[0]}
-    nodes = (new_node("y = Rnn x", **layer), new_node("z = Relu y"))
-    graph = small(nodes, {"x": (None, 1, 4)}, "z")
+    graph = sequences(None, 1, 4)
     steps = opened(graph, tmp_path / "m.onernn", expose_states=True).steps()
     x = uniform(7, 1, 4)
     parts = [steps.run({"x": part})["z"] for part in np.split(x, [1, 4])]
@@ -415,9 +408,7 @@ def test_a_file_names_no_instruction_set(tmp_path: Path) -> None:
     )
     path = tmp_path / "m.onernn"
     compile_model(tagger(), path)
-    environment = {**os.environ, "ONERNN_MAX_ISA": "v2"}
-    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-    subprocess.run([sys.executable, "-c", script, str(path)], env=environment, check=True)
+    printed(script, path, ONERNN_MAX_ISA="v2")
     assert Path(f"{path}.own.onernn").read_bytes() == path.read_bytes()
 
 
@@ -513,9 +504,7 @@ for name, file in [*compiled(Path(sys.argv[1]))]:
 
 def test_damage_under_a_right_checksum_gives_an_error_or_a_result(tmp_path: Path) -> None:
     """In a process of its own, which would crash; `make fuzz-compiled` watches every byte."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    command = [sys.executable, "-c", _DAMAGES, str(tmp_path)]
-    subprocess.run(command, env=environment, check=True, timeout=300)
+    printed(_DAMAGES, tmp_path, seconds=300)
 
 
 def test_a_state_beyond_all_memory_is_refused_at_the_first_step(tmp_path: Path) -> None:

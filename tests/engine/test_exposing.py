@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.testing import assert_allclose
 from support.arrays import uniform
 from support.causal import TO_ROWS, conv, from_rows
 from support.graphs import new_node, unfused
@@ -127,11 +128,11 @@ def test_states_have_names_of_their_own(name: str) -> None:
     graph = model(layers)
     x = RNG.normal(size=(T, 1, WIDTH)).astype("f4")
     expected = Session(graph).run({"x": x})["y"]
-    np.testing.assert_allclose(in_chunks(graph, x, CUTS), expected, rtol=0, atol=1e-6)
+    assert_allclose(in_chunks(graph, x, CUTS), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("graph", "late"),
+    "graph, late",
     [
         *((LAYERS, 0), (GRU, 0), (CAUSAL, 0), (CHOMPED, 0), (LATE, 1)),
         *((AROUND, 3), (SHIFTED, 2), (DIFFERENCES, 0)),
@@ -144,11 +145,11 @@ def test_chunks_give_what_the_whole_gives(graph: Graph, late: int) -> None:
     whole = unfused(graph, {"x": x})["y"]
     for cuts in (CUTS, (0, 5, *range(6, T + 1)), (0, 11, T), (0, T)):
         got = in_chunks(graph, x, cuts)
-        np.testing.assert_allclose(got, whole[: len(whole) - late], atol=1e-6, rtol=1e-5)
+        assert_allclose(got, whole[: len(whole) - late], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    "nodes, told",
     [
         ([rnn("x", ["y"], direction="right2left")], "expected a layer that runs left2right"),
         (
@@ -206,7 +207,7 @@ def test_streams_of_a_model_of_sequences_go_on(batch: int | None) -> None:
     for at, stream in enumerate(opened):
         got = np.concatenate([each["y"] for each in streams.pull(stream)])
         want = Session(CAUSAL).run({"x": x * (at + 1)})["y"]
-        np.testing.assert_allclose(got, want, atol=1e-6, rtol=1e-5)
+        assert_allclose(got, want, atol=1e-6, rtol=1e-5)
 
 
 def test_the_written_file_goes_on_in_onnx_runtime(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_the_written_file_goes_on_in_onnx_runtime(tmp_path: Path) -> None:
         found.append(made["y"])
         state = {name: made[f"{name}N"] for name in state}
     whole = Session(LAYERS).run({"x": x})["y"]
-    np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-6, rtol=1e-5)
+    assert_allclose(np.concatenate(found), whole, atol=1e-6, rtol=1e-5)
 
 
 FAR = {
@@ -241,7 +242,7 @@ STEPS = new_node("steps = Shape x", start=0, end=1)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "told"),
+    "nodes, told",
     [
         (
             [
@@ -364,7 +365,7 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
     for cuts in ((0, *range(first, 41)), (0, *sorted({*rng.integers(first, 40, 5).tolist()}), 40)):
         got = in_chunks(graph, x, cuts)
         late = exposed_.delay["y"]
-        np.testing.assert_allclose(got, whole[: len(whole) - late], atol=2e-6, rtol=1e-5)
+        assert_allclose(got, whole[: len(whole) - late], atol=2e-6, rtol=1e-5)
 
 
 def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
@@ -394,11 +395,11 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
             streams.push(stream, x[begin:end])
     for stream in (one, two):
         got = np.concatenate([each["y"] for each in streams.pull(stream)])
-        np.testing.assert_allclose(got, whole[: T - 3], atol=1e-6, rtol=1e-5)
+        assert_allclose(got, whole[: T - 3], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "reason"),
+    "nodes, reason",
     [
         ([TO_ROWS, new_node("c = Conv rows k", strides=(2,))], "expected stride 1 along time"),
         ([TO_ROWS, conv("rows", "c", (3, 0))], "it pads 3 steps: expected at most"),

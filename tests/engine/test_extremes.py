@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.branching import branch, chosen
 from support.graphs import new_node, small
 from support.planning import agrees as same
@@ -39,7 +40,7 @@ def agrees(op: str, feeds: Any, at: Any = None, rtol: float = 0, **constants: An
             continue
         got = session.run(feed)["y"]
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        np.testing.assert_allclose(got, want, rtol=rtol, atol=0)
+        assert_allclose(got, want, rtol=rtol, atol=0)
 
 
 @pytest.mark.parametrize("source", [np.float32, np.float64])
@@ -80,7 +81,7 @@ def test_halves_in_a_row_of_operators_are_rounded_behind_each() -> None:
     session = Session(small(nodes, feed, three=np.float16(3.1)[None]), backend="kernels")
     with np.errstate(all="ignore"):
         want = session._walk(feed, None)["y"]
-    np.testing.assert_array_equal(session.run(feed)["y"], want)
+    assert_array_equal(session.run(feed)["y"], want)
     assert len(session._plan(feed).encoded.steps) < 4  # type: ignore[union-attr]
 
 
@@ -107,9 +108,7 @@ def test_functions_of_extremes(op: str) -> None:
     session = sessions(op, {"x": x}, {})
     with np.errstate(all="ignore"):
         want = session._walk({"x": x}, None)["y"]
-    np.testing.assert_allclose(
-        session.run({"x": x})["y"], want, rtol=2e-6, atol=np.finfo(np.float32).tiny
-    )
+    assert_allclose(session.run({"x": x})["y"], want, rtol=2e-6, atol=np.finfo(np.float32).tiny)
 
 
 @pytest.mark.parametrize("op", "Softmax LogSoftmax ReduceLogSumExp".split())
@@ -149,7 +148,7 @@ def test_an_exclusive_sum_before_what_is_infinite() -> None:
         at = {"exclusive": 1, "reverse": reverse}
         agrees("CumSum", x, at, axis=0)
         got = sessions("CumSum", x, at, axis=0).run(x)["y"]
-        np.testing.assert_array_equal(got, np.array(want, F32))
+        assert_array_equal(got, np.array(want, F32))
 
 
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceL1", "ReduceSumSquare"])
@@ -212,7 +211,7 @@ def test_what_python_gives_back_is_no_memory_of_the_run() -> None:
     for going in (True, False):
         first = session.run({"x": x, "going": np.array(going)})["y"]
         session.run({"x": x + 7, "going": np.array(going)})
-        np.testing.assert_array_equal(first, -x)
+        assert_array_equal(first, -x)
 
 
 def test_tags_of_scores_that_are_no_numbers() -> None:
@@ -226,7 +225,7 @@ def test_tags_of_scores_that_are_no_numbers() -> None:
         feed = {"x": Ragged(x, [0, 3, 3, 20, 21, 40])}
         with np.errstate(invalid="ignore"):
             want = session._walk(feed, None)["y"]
-        np.testing.assert_array_equal(session.run(feed)["y"].data, want.data)
+        assert_array_equal(session.run(feed)["y"].data, want.data)
 
 
 def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
@@ -239,7 +238,7 @@ def test_a_number_that_a_run_tells_is_not_what_others_expect() -> None:
     graph = small(nodes, {"x": (None, None)}, w=np.ones((27, 3), F32))
     session = Session(graph, backend="kernels")
     x = {"x": np.ones((9, 3), F32)}
-    np.testing.assert_allclose(session.run(x)["y"], session._walk(x, None)["y"])
+    assert_allclose(session.run(x)["y"], session._walk(x, None)["y"])
     for shape in ((9, 4), (1, 1), (0, 3)):
         with pytest.raises(ShapeError, match="MatMul"):
             session.run({"x": np.ones(shape, F32)})
@@ -271,7 +270,7 @@ def test_one_session_takes_arrays_of_all_kinds() -> None:
         for other in (each, x[:1, :1]):
             want = np.tanh(each.astype(F32) + other.astype(F32))
             got = session.run({"x": each, "z": other})["y"]
-            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+            assert_allclose(got, want, rtol=1e-5, atol=1e-7)
     for wrong in (x.astype(complex), x[0], np.array([["a"]]), Ragged(x, [0, 4])):
         with pytest.raises(ShapeError):
             session.run({"x": wrong, "z": x})
@@ -280,7 +279,7 @@ def test_one_session_takes_arrays_of_all_kinds() -> None:
 def test_no_bound_of_memory_is_too_large() -> None:
     graph = small((new_node("y = Neg x"),), {"x": (None,)})
     session = Session(graph, backend="kernels", max_bytes=10**30)
-    np.testing.assert_array_equal(session.run({"x": np.ones(3, F32)})["y"], -np.ones(3, F32))
+    assert_array_equal(session.run({"x": np.ones(3, F32)})["y"], -np.ones(3, F32))
 
 
 def test_threads_share_sessions_of_random_graphs() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.graphs import new_node, small
 from support.planning import as_it_is
 
@@ -58,7 +59,7 @@ def moves() -> Iterator[tuple[str, list[Any], dict[str, Any], dict[str, Any], An
 def test_every_element_is_where_numpy_puts_it(dtype: Any) -> None:
     for op, arrays, attributes, constants, want in moves():
         got = run(op, [array.astype(dtype) for array in arrays], attributes, **constants)
-        np.testing.assert_array_equal(got, want.astype(dtype), f"{op} {attributes} {constants}")
+        assert_array_equal(got, want.astype(dtype), f"{op} {attributes} {constants}")
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 5, 6, 7])
@@ -67,9 +68,9 @@ def test_slices_with_steps(size: int) -> None:
     for step, start in itertools.product([1, 2, 3, 4], [0, 1]):
         if start <= size:
             got = run("Slice", [x], {}, starts=[start], ends=[FAR], axes=[0], steps=[step])
-            np.testing.assert_array_equal(got, x[start::step])
+            assert_array_equal(got, x[start::step])
         got = run("Slice", [x], {}, starts=[-1], ends=[-FAR], axes=[0], steps=[-step])
-        np.testing.assert_array_equal(got, x[::-step])
+        assert_array_equal(got, x[::-step])
 
 
 def test_a_whole_axis_has_its_size_whatever_that_is() -> None:
@@ -86,7 +87,7 @@ def test_a_whole_axis_has_its_size_whatever_that_is() -> None:
     session = as_it_is(graph)
     for size in (3, 9, 10):
         y = session.run({"x": numbered((1, 2, size), np.float32)})["y"]
-        np.testing.assert_array_equal(y, np.zeros((1, 2, (size - 1) // 2)))
+        assert_array_equal(y, np.zeros((1, 2, (size - 1) // 2)))
     (plan,) = session._plans.values()
     assert plan is not None and not plan.outside and not session._sized
 
@@ -96,8 +97,8 @@ def test_elements_around_every_axis(mode: str) -> None:
     x = numbered((3, 4, 6), np.float32)
     for low, high in [((0, 0, 2), (0, 0, 3)), ((1, 2, 0), (2, 1, 0)), ((2, 2, 2), (2, 2, 2))]:
         got = run("Pad", [x], {"mode": mode}, pads=[*low, *high])
-        np.testing.assert_array_equal(got, np.pad(x, list(zip(low, high, strict=True)), mode))
+        assert_array_equal(got, np.pad(x, list(zip(low, high, strict=True)), mode))
     got = run("Pad", [x], {"mode": mode}, pads=[-1, 0, -2, 1, -2, 4])
     left = x[1:, :-2, 2:]
     want = np.pad(left, [(0, 1), (0, 0), (0, 4)], mode)
-    np.testing.assert_array_equal(got, want)
+    assert_array_equal(got, want)

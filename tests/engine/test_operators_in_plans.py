@@ -66,7 +66,7 @@ def test_real_signals_have_half_a_spectrum_that_leads_back(count: int, asked: in
 
 
 @pytest.mark.parametrize("windowed", [True, False])
-@pytest.mark.parametrize(("onesided", "parts"), [(1, 1), (0, 1), (0, 2)])
+@pytest.mark.parametrize("onesided, parts", [(1, 1), (0, 1), (0, 2)])
 def test_frames_of_a_signal_of_any_length_are_transformed(
     windowed: bool, onesided: int, parts: int
 ) -> None:

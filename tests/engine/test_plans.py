@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.arrays import uniform
 from support.checking import assert_close
 from support.fusing import departure
@@ -111,9 +112,9 @@ def test_random_graphs_of_halves_give_what_the_walk_gives() -> None:
 
 
 def same(got: Any, want: Any) -> None:
-    np.testing.assert_array_equal(got["tags"].data, want["tags"].data)
-    np.testing.assert_array_equal(got["tags"].offsets, want["tags"].offsets)
-    np.testing.assert_allclose(got["scores"].data, want["scores"].data, rtol=1e-5, atol=1e-5)
+    assert_array_equal(got["tags"].data, want["tags"].data)
+    assert_array_equal(got["tags"].offsets, want["tags"].offsets)
+    assert_allclose(got["scores"].data, want["scores"].data, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -180,7 +181,7 @@ def test_layers_in_bytes_are_steps_of_the_plan(cell: Cell, monkeypatch: pytest.M
                 with monkeypatch.context() as patch:  # nor does it take the plan from the others
                     patch.delattr(Session, "_walk")
                     got = data_of(session.run({"x": given})["z"])
-                np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+                assert_allclose(got, want, rtol=1e-5, atol=1e-6)
         assert not planned(session).outside
 
 
@@ -225,7 +226,7 @@ def test_outputs_are_arrays_of_their_own() -> None:
     kept = {name: value.data.copy() for name, value in first.items()}
     session.run(sentences(np.random.default_rng(1), 4))
     for name, array in kept.items():
-        np.testing.assert_array_equal(first[name].data, array)
+        assert_array_equal(first[name].data, array)
 
 
 def test_steps_that_are_squeezed_tell_how_many_there_are() -> None:
@@ -238,7 +239,7 @@ def test_steps_that_are_squeezed_tell_how_many_there_are() -> None:
     session = as_it_is(graph)
     for width in (4, 1):
         feed = {"x": np.arange(3.0 * width, dtype=np.float32).reshape(3, width)}
-        np.testing.assert_array_equal(session.run(feed)["y"], feed["x"].sum(0))
+        assert_array_equal(session.run(feed)["y"], feed["x"].sum(0))
         assert not planned(session).outside
     for steps in (2, 4):
         with pytest.raises(ShapeError, match="Squeeze"):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.graphs import new_node, reference, rnn_node, small
-from support.layers import random_ragged, random_weights, words
+from support.layers import random_layer, random_ragged, random_weights, words
 from support.planning import as_it_is
 
 from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError, fuse
@@ -60,7 +61,7 @@ def test_layers_of_one_model_run_in_u8_bf16_and_f32_whatever_the_session_says(dt
         more = {"scales": precision.parts} if precision.parts else {}
         layer = backend.prepare(SPEC, random_weights(SPEC, at), dtype=precision.dtype, **more)
         below, _ = layer.run(below)
-    np.testing.assert_array_equal(words(session.run({"x": x})["y"]), words(below))
+    assert_array_equal(words(session.run({"x": x})["y"]), words(below))
 
 
 def test_one_layer_of_the_same_weights_runs_in_two_precisions() -> None:
@@ -84,10 +85,10 @@ def test_pickles_of_graphs_and_sessions_keep_it() -> None:
     again = pickle.loads(pickle.dumps(model))
     (part,) = precisions(again)["a"].parts
     assert part.data == scales.data and not part.layer.flags.writeable
-    np.testing.assert_array_equal(part.layer, factors)
+    assert_array_equal(part.layer, factors)
     session = pickle.loads(pickle.dumps(Session(model, backend="kernels")))
     for each in (Session(again, backend="kernels"), session, session.with_graph(again)):
-        np.testing.assert_array_equal(words(each.run({"x": x})["y"]), want)
+        assert_array_equal(words(each.run({"x": x})["y"]), want)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "u8"])
@@ -104,7 +105,7 @@ def test_a_layer_of_its_own_precision_gives_a_sequence_the_same_bits_in_every_ba
         whole = session.run({"x": x})["y"]
         for count in (1, 4, 8, 32):
             part = session.run({"x": np.ascontiguousarray(x[:, :count])})["y"]
-            np.testing.assert_array_equal(part, whole[:, :count])
+            assert_array_equal(part, whole[:, :count])
 
 
 def test_the_reference_is_float32() -> None:
@@ -112,7 +113,7 @@ def test_the_reference_is_float32() -> None:
     x = random_ragged(LENGTHS, 8, 1)
     session = Session(with_precision(model, {"a": u8()}), backend="reference")
     want = reference(model, {"x": x})
-    np.testing.assert_array_equal(words(session.run({"x": x})["y"]), words(want["y"]))
+    assert_array_equal(words(session.run({"x": x})["y"]), words(want["y"]))
     assert {each.dtype for each in pickle.loads(pickle.dumps(session)).explained} == {"f32"}
 
 
@@ -125,7 +126,7 @@ def test_stacks_are_made_of_equal_precisions_only() -> None:
     x = random_ragged(LENGTHS, 8, 1)
     apart = as_it_is(both).run({"x": x})["y"]
     stacked = Session(both, backend="kernels").run({"x": x})["y"]
-    np.testing.assert_array_equal(words(apart), words(stacked))
+    assert_array_equal(words(apart), words(stacked))
     for other in ({"a": u8()}, {"a": u8(), "y": LayerPrecision("u8")}):
         result = fuse(with_precision(model, other))
         assert len(result.model.nodes) == 2
@@ -152,7 +153,7 @@ def test_stacks_taken_apart_have_the_scales_of_their_parts(apart: bool) -> None:
     assert found == [60, 61, 62, 63, 64, 65]
     x = random_ragged(LENGTHS, 8, 1)
     want, got = (words(as_it_is(each).run({"x": x})["y"]) for each in (model, expanded))
-    np.testing.assert_array_equal(got, want)
+    assert_array_equal(got, want)
 
 
 def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
@@ -166,7 +167,7 @@ def test_what_changes_the_input_leaves_a_layer_with_a_precision_alone() -> None:
     for node, constant in before.values():
         wide = constant.shape[1]
         spec = replace(SPEC, input_size=wide)
-        layer = replace(rnn, attributes={"spec": spec, "weights": random_weights(spec, 0)})
+        layer = replace(rnn, attributes=random_layer(spec, 0))
         kind = ("int64", (None,)) if node.op == "Gather" else ("float32", (None, 2))
         whole = replace(
             model,

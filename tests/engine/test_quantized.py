@@ -29,9 +29,9 @@ def extremes(rng: np.random.Generator, dtype: type, shape: tuple[int, ...]) -> n
 BYTES = (np.uint8, np.int8)
 
 
-@pytest.mark.parametrize(("a_dtype", "b_dtype"), [*itertools.product(BYTES, BYTES)])
+@pytest.mark.parametrize("a_dtype, b_dtype", [*itertools.product(BYTES, BYTES)])
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns"),
+    "rows, inner, columns",
     [(1, 1, 1), (3, 7, 17), (9, 64, 64), (2, 4099, 33), (20, 130, 200)],
 )
 def test_products_of_bytes_are_exact(

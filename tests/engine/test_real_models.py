@@ -7,8 +7,6 @@ with more: each .onnx below it runs like these.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 import onernn
 from onernn import Ragged, Session, UnsupportedError
@@ -198,8 +197,8 @@ print(before - resident())
 
 def test_a_session_holds_no_memory_that_loading_it_freed(harness: Any) -> None:
     path = path_of("nsnet2-48k")
-    done = subprocess.run([sys.executable, "-c", HELD, str(path)], capture_output=True, text=True)
-    assert int(done.stdout) < path.stat().st_size / 5, done.stderr  # it was more than the file
+    held = int(run_python("-c", HELD, path).stdout)
+    assert held < path.stat().st_size / 5  # it was more than the file
 
 
 def feed_for(inputs: list[Any], size: int) -> dict[str, Any]:

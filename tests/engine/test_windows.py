@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.graphs import new_node, small
 from support.planning import as_it_is
 
@@ -35,7 +36,7 @@ def both(
 
 def close(got: Any, want: Any) -> None:
     assert got.shape == want.shape and got.dtype == want.dtype
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 if want.dtype == "float32" else 1e-9)
+    assert_allclose(got, want, rtol=1e-4, atol=1e-4 if want.dtype == "float32" else 1e-9)
 
 
 def windows(rng: np.random.Generator, axes: int, pooled: bool) -> dict[str, Any]:
@@ -96,9 +97,7 @@ def test_a_window_larger_than_its_axis_is_refused_by_the_walk_for_that_size_alon
             with pytest.raises(ShapeError, match="window"):
                 session.run(feed)
         else:
-            np.testing.assert_array_equal(
-                session.run(feed)["y"], np.full((1, 2, size // 2 - 1), 12)
-            )
+            assert_array_equal(session.run(feed)["y"], np.full((1, 2, size // 2 - 1), 12))
 
 
 @pytest.mark.parametrize("places", [1, 4, 8, 9, 70, 200])
@@ -111,7 +110,7 @@ def test_an_image_has_the_same_bits_alone_and_among_others(places: int, channels
     _, together, _ = both("Conv", {"x": x}, at, constants, open_sizes=True)
     for n in range(len(x)):
         _, alone, _ = both("Conv", {"x": x[n : n + 1]}, at, constants, open_sizes=True)
-        np.testing.assert_array_equal(together[n : n + 1], alone)
+        assert_array_equal(together[n : n + 1], alone)
 
 
 @pytest.mark.parametrize("places", [3, 12, 300])
@@ -132,7 +131,7 @@ def test_a_relu_is_part_of_its_convolution(places: int, channels: int, size: int
     )
     want = np.maximum(alone.run({"x": x})["y"], 0)
     assert np.isnan(want).any() and (want == 0).any()
-    np.testing.assert_array_equal(both_nodes.run({"x": x})["y"], want)
+    assert_array_equal(both_nodes.run({"x": x})["y"], want)
     plans = [session._plan({"x": x}) for session in (alone, both_nodes)]
     assert len(plans[0].encoded.steps) == len(plans[1].encoded.steps)
 
@@ -142,4 +141,4 @@ def test_numbers_that_are_read_elsewhere_stay_as_they_were_before_a_relu() -> No
     nodes = (new_node("c = Conv x w"), new_node("r = Relu c"), new_node("y = Sub r c"))
     x = np.ones((1, 3, 20), np.float32)
     got = as_it_is(small(nodes, {"x": (1, 3, 20)}, w=w)).run({"x": x})["y"]
-    np.testing.assert_array_equal(got, np.full((1, 4, 20), 3))
+    assert_array_equal(got, np.full((1, 4, 20), 3))

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.backends import BACKENDS
+from support.interpreters import run_python
 
 from onernn import load, verify
 from onernn.adapters.loading import find_faults
@@ -43,7 +42,7 @@ def test_onernn_is_right_where_the_framework_errs(entry: str, backend: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("entry", "change"),
+    "entry, change",
     [
         ("paddle/state_dropped", {"in__h0": 0.0}),
         ("paddle/state_stale", {"in__h0": 0.0}),
@@ -123,8 +122,7 @@ def test_every_entry_fails_somewhere() -> None:
 
 
 def test_the_tables_of_the_readme_are_those_of_the_verdicts() -> None:
-    command = [sys.executable, CORPUS / "run.py", "--table", CORPUS / "results"]
-    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    made = run_python(CORPUS / "run.py", "--table", CORPUS / "results").stdout.strip()
     readme = (CORPUS / "README.md").read_text(encoding="utf-8")
     assert made in readme and made.count("**wrong") > 10
 
@@ -169,7 +167,7 @@ cpu = lambda: None
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    "does, said",
     [
         ("right", "right"),
         ("wrong", "wrong, 0.5"),
@@ -191,10 +189,9 @@ def test_the_runner_tells_what_a_framework_does(does: str, said: str, tmp_path: 
     (tmp_path / "run.py").write_text(re.sub(r"SECONDS = [\d.]+", seconds, source))
     (tmp_path / "faults.json").write_text('{"mxnet": {"echo": {"what": "", "ways": ["onednn"]}}}')
     environ = {**os.environ, "DOES": does, "PYTHONPATH": str(stubs)}
-    command = [sys.executable, "run.py", "mxnet"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
+    status = 0 if does == "right" else 1
+    done = run_python("run.py", "mxnet", cwd=tmp_path, env=environ, status=status)
     assert done.stdout == f"mxnet 0.1  echo, onednn: {said}\n", done
-    assert done.returncode == (0 if does == "right" else 1)
 
 
 def test_the_log_of_a_predictor_tells_whether_it_fused() -> None:
@@ -208,11 +205,10 @@ def test_the_log_of_a_predictor_tells_whether_it_fused() -> None:
 
 
 def test_the_runner_says_which_entries_there_are_and_what_is_missing() -> None:
-    runner = [sys.executable, str(CORPUS / "run.py")]
     for arguments, said in (
         (["mxnet", "--only", "nothing"], "no entry 'nothing'; there are lengths_ignored, "),
         (["paddle", "--only", "state_dropped"], "paddle cannot be imported"),
         ([], "name a framework: paddle or mxnet"),
     ):
-        done = subprocess.run([*runner, *arguments], capture_output=True, text=True)
+        done = run_python(CORPUS / "run.py", *arguments, status=None)
         assert done.returncode and said in done.stderr, done

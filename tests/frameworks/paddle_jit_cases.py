@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from numpy.testing import assert_allclose, assert_array_equal
 from paddle import profiler
 from paddle_nets import (
     FILES,
@@ -59,7 +60,7 @@ def predicted(config: Any) -> list[Array]:
     predictor = paddle.inference.create_predictor(config)
     results = [predict(each, data()) for each in (predictor, predictor.clone())]
     for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+        assert_array_equal(one, other)
     return results[0]
 
 
@@ -191,7 +192,7 @@ def case_to_static() -> None:
             after = learned(net(train=True, kind=kind), call=lambda m: optimize(call(m)))
             for ours in (before, after):
                 for one, other in zip(ours, theirs, strict=True):
-                    np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+                    assert_allclose(one, other, rtol=0, atol=2e-5)
     whole = paddle.jit.to_static(optimize(net()), full_graph=True)
     for line, name in ((optimize, "custom_op.onernn_rnn"), (restore, "pd_op.rnn")) * 2:
         line(whole)(*tensors())
@@ -249,7 +250,7 @@ def case_mixed_precision() -> None:
             for made in (optimize(net(train=True)), net(train=True))
         ]
         for one, other in zip(*results, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=2e-5)
+            assert_allclose(one, other, rtol=0, atol=2e-5)
     paddle.enable_static()
     losses = []
     for line in (optimize, lambda _: None):
@@ -266,7 +267,7 @@ def case_mixed_precision() -> None:
         built = Built(build)
         losses.append(np.array([float(built.run()[0]) for _ in range(STEPS)]))
     # The linear layer computes in bfloat16, where a number that rounds the other way is 1/256 off.
-    np.testing.assert_allclose(*losses, rtol=2**-8)
+    assert_allclose(*losses, rtol=2**-8)
     assert losses[0][-1] < losses[0][0]
 
 

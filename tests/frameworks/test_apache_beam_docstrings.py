@@ -1,17 +1,5 @@
 """Examples of public docstrings that need apache_beam: they print what the docstrings show."""
 
-from __future__ import annotations
+from support.docstrings import checked_examples
 
-from pathlib import Path
-
-import pytest
-from support.docstrings import framework_examples, run
-
-
-@pytest.mark.parametrize("path", framework_examples("apache_beam"))
-def test_an_example_prints_what_its_docstring_shows(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    count, problems = run(path)
-    assert count and not problems, problems
+TestExamples = checked_examples("apache_beam")

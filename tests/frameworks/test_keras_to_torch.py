@@ -81,7 +81,7 @@ def test_a_sequential_of_keras_becomes_a_layer_of_pytorch(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("held", "named"),
+    "held, named",
     [
         ([layers.Dense(3)], "no recurrent layer"),
         ([whole_lstm(name="a"), layers.Dense(4), layers.LSTM(4)], "'a'"),
@@ -146,7 +146,7 @@ def test_bfloat16_layers_of_keras_come_out_as_float32_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    "kind, options",
     [
         ("SimpleRNN", {}),
         ("SimpleRNN", {"activation": "relu"}),

@@ -49,7 +49,7 @@ LENGTHS = {"use_sequence_length": True}
 
 
 @pytest.mark.parametrize(
-    ("fault", "mode", "attributes"),
+    "fault, mode, attributes",
     [
         *(("lengths_ignored", m, LENGTHS | {"bidirectional": True}) for m in MODES[1:]),
         ("clip_ignored", "lstm", CLIP),

@@ -13,6 +13,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet.gluon import contrib
+from numpy.testing import assert_allclose, assert_array_equal
 from support.arrays import uniform
 from tests.frameworks.mxnet_graphs import (
     Block,
@@ -64,7 +65,7 @@ def test_a_cell_gives_the_same_and_trains_the_same(kind: str, lengths: bool, sta
     stock, block = (network(KINDS[kind][1], T, states=states) for _ in range(2))
     want, got = curve(stock, *given), curve(block, *given, plug=optimize)
     assert want[9] < 0.9 * want[0]
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert_allclose(got, want, rtol=1e-4, atol=1e-6)
     replaced, refusals = explain(block._cached_graph[1])
     # Lengths choose among the cell states of all steps, which a layer does not give.
     chosen = lengths and states and kind not in ("gru", "plain", "residual")
@@ -136,7 +137,7 @@ def test_what_drops_between_steps_is_ours_in_prediction_only(
     ours, stock = (mx.sym.load(f"{tmp_path}/{each}-symbol.json") for each in ("ours", "stock"))
     assert operators_of(ours) == operators_of(stock)
     restore(block)
-    np.testing.assert_array_equal(block(x).asnumpy(), want)
+    assert_array_equal(block(x).asnumpy(), want)
 
 
 def test_zoneout_in_a_loop_is_traced_again() -> None:
@@ -150,9 +151,9 @@ def test_zoneout_in_a_loop_is_traced_again() -> None:
     x = mx.nd.array(X)
     want, trained = block(x).asnumpy(), step(block)
     optimize(block)
-    np.testing.assert_array_equal(block(x).asnumpy(), want)
+    assert_array_equal(block(x).asnumpy(), want)
     assert all(map(np.array_equal, step(block), trained))
-    np.testing.assert_array_equal(restore(block)(x).asnumpy(), want)
+    assert_array_equal(restore(block)(x).asnumpy(), want)
 
 
 def test_cells_behind_a_layer_are_found_and_others_are_named() -> None:

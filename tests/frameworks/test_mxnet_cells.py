@@ -118,7 +118,7 @@ class ProductCell(mx.rnn.RNNCell):
 
 
 @pytest.mark.parametrize(
-    ("cell", "reason"),
+    "cell, reason",
     [
         (ProductCell(H, prefix="b_"), "onernn found no two steps of it"),
         (mx.rnn.RNNCell(H, activation="softsign", prefix="b_"), "5 steps of it: its functions"),

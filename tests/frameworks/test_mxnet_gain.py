@@ -40,7 +40,7 @@ def unrolled(cell: Any, steps: int, width: int = 8) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "hidden", "fewest"),
+    "kind, hidden, fewest",
     [("RNNCell", 8, 40), ("RNNCell", 256, 18), ("GRUCell", 8, 12), ("LSTMCell", 256, 6)],
 )
 def test_few_steps_of_small_cells_stay_mxnets(
@@ -78,7 +78,7 @@ def operator(
 
 
 @pytest.mark.parametrize(
-    ("ours", "symbol"),
+    "ours, symbol",
     {
         "large GRU": (True, operator("gru", shape=(100, 32, 512))),
         "large GRU of any batch": (True, operator("gru", 768)),

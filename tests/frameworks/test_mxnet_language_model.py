@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 
 def test_mxnet_computes_the_recorded_perplexity(
@@ -29,8 +28,7 @@ def test_what_the_training_script_saves_is_read(repo: Path, tmp_path: Path) -> N
     """A short training, in a process of its own: its perplexity is ours, whatever it is."""
     script = repo / "examples" / "mxnet_language_model" / "train.py"
     short = ["--epochs", "0.2", "--limit", "12000", "--words", "200", "--output", str(tmp_path)]
-    done = subprocess.run([sys.executable, str(script), *short], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python(script, *short)
     told = json.loads((tmp_path / "training.json").read_text())
     probe = (
         "import sys, pathlib, numpy\n"
@@ -40,7 +38,6 @@ def test_what_the_training_script_saves_is_read(repo: Path, tmp_path: Path) -> N
         "ids = numpy.load(folder / 'heldout.npz')['ids']\n"
         "print(perplexity(LanguageModel(folder), ids)[0], 'mxnet' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    ours, imported = done.stdout.split()
+    ours, imported = run_python("-c", probe).stdout.split()
     assert imported == "False"
     assert abs(float(ours) - told["perplexity"]) < 1e-4

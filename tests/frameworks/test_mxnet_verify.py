@@ -27,7 +27,7 @@ def test_mxnet_gives_the_same_on_made_inputs(name: str, data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cause"), [("op_lstm_seqlen", "mask_ignored"), ("op_lstm_clip", "clip_ignored")]
+    "name, cause", [("op_lstm_seqlen", "mask_ignored"), ("op_lstm_clip", "clip_ignored")]
 )
 def test_what_mxnet_ignores_on_cpu_is_named(name: str, cause: str, shared_models: Path) -> None:
     path = shared_models / "mxnet" / name

@@ -1,19 +1,7 @@
 """Examples of public docstrings that need paddle: they print what the docstrings show."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from support.docstrings import framework_examples, run
+from support.docstrings import checked_examples
 
 pytestmark = pytest.mark.usefixtures("dynamic_mode")
-
-
-@pytest.mark.parametrize("path", framework_examples("paddle"))
-def test_an_example_prints_what_its_docstring_shows(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    count, problems = run(path)
-    assert count and not problems, problems
+TestExamples = checked_examples("paddle")

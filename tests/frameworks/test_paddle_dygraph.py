@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.arrays import uniform
 from tests.frameworks.live_properties import *  # noqa: F403
 
@@ -124,7 +125,7 @@ def by_sentence(made: Any, x: Any, states: list[Any], time_major: bool) -> list[
 
 def close(got: Any, expected: Any) -> None:
     one, other = (np.asarray(each) for each in (got, expected))
-    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max(initial=0))
+    assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max(initial=0))
 
 
 @pytest.mark.parametrize("lengths", [False, True], ids=["whole", "lengths"])
@@ -342,9 +343,9 @@ def test_any_number_of_threads_gives_the_bits_of_one(
     expected = optimize(copy.deepcopy(made))(x)[0].numpy()
     monkeypatch.setenv("ONERNN_TEAM", str(threads))
     ours = optimize(copy.deepcopy(made), threads=threads)
-    np.testing.assert_array_equal(ours(x)[0].numpy(), expected)
+    assert_array_equal(ours(x)[0].numpy(), expected)
     with paddle.no_grad():
-        np.testing.assert_array_equal(ours(x)[0].numpy(), expected)
+        assert_array_equal(ours(x)[0].numpy(), expected)
 
 
 @pytest.mark.skipif(paddle.__version__ >= "3", reason="jit.save of nn.GRU needs PIR from 3.0 on")
@@ -373,7 +374,7 @@ def test_what_paddle_is_faster_for_it_runs_and_that_is_told_once(
         made.eval()
     with paddle.no_grad():
         for _ in range(2):
-            np.testing.assert_array_equal(ours(step)[0].numpy(), theirs(step)[0].numpy())
+            assert_array_equal(ours(step)[0].numpy(), theirs(step)[0].numpy())
         got, expected = ours(many)[0].numpy(), theirs(many)[0].numpy()
     close(got, expected)
     assert (got != expected).any()  # ours ran, whose last bits are others
@@ -450,5 +451,5 @@ def test_lengths_of_cells_are_left_to_paddle() -> None:
     for got, expected in zip(
         *(paddle.utils.flatten(m(x, None, lengths)) for m in (ours, theirs)), strict=True
     ):
-        np.testing.assert_array_equal(got.numpy(), expected.numpy())
+        assert_array_equal(got.numpy(), expected.numpy())
     assert "sequence_length" in plugin.explain(ours)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_python
 
 BOTH = """
 import json, sys, zlib
@@ -66,9 +65,7 @@ print(json.dumps({prefix: compared(prefix) for prefix in prefixes}))
 
 def check(first: str, models: list[Path]) -> None:
     prefixes = [str(model.with_suffix("")) for model in models]
-    command = [sys.executable, "-c", BOTH, first, *prefixes]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", BOTH, first, *prefixes)
     results = json.loads(done.stdout.splitlines()[-1])
     assert list(results) == prefixes
     assert sum(map(bool, (result["saved"] for result in results.values()))) >= len(prefixes) // 2

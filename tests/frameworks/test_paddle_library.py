@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_python
 
 BACKEND = Path(__file__).resolve().parents[1] / "backend"
 
@@ -60,23 +59,16 @@ def library() -> Path:
 
 @pytest.mark.parametrize("turns", ["ours theirs ours", "theirs ours theirs"])
 def test_both_run_in_one_process_in_either_order(library: Path, turns: str) -> None:
-    command = [sys.executable, "-c", BOTH, *turns.split()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", BOTH, *turns.split())
     assert done.stdout.splitlines()[-1].split() == [str(library)]  # two copies were there
 
 
 @pytest.fixture(scope="module")
 def examination(library: Path) -> dict:
     code = "from onernn.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *"doctor --full --json --backend onednn --threads 1".split()],
-        env=os.environ | {"ONERNN_DNNL_LIBRARY": str(library)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout or done.stderr
-    return json.loads(done.stdout)
+    command = "doctor --full --json --backend onednn --threads 1".split()
+    environment = os.environ | {"ONERNN_DNNL_LIBRARY": str(library)}
+    return json.loads(run_python("-c", code, *command, env=environment).stdout)
 
 
 def test_the_doctor_finds_no_wrong_number_with_paddles_library(
@@ -104,7 +96,5 @@ def test_f16_is_right_where_library_and_cpu_have_it(examination: dict) -> None:
 
 @pytest.mark.parametrize("file", ["wrong_numbers", "layers", "narrow_types", "bad_input"])
 def test_the_tests_of_the_backend_pass_with_paddles_library(library: Path, file: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", str(BACKEND / f"test_{file}.py")]
     environment = os.environ | {"ONERNN_DNNL_LIBRARY": str(library), "CI": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    run_python("-m", "pytest", "-q", BACKEND / f"test_{file}.py", env=environment)

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import paddle
 import pytest
+from support.interpreters import run_python
 
 from onernn import load, verify
 
 LOOPS = 11 if paddle.__version__ >= "3" else 10
 
 
-@pytest.mark.parametrize(("kind", "count"), [("loops", LOOPS), ("images", 4)])
+@pytest.mark.parametrize("kind, count", [("loops", LOOPS), ("images", 4)])
 def test_models_saved_now_give_what_paddle_gives(
     kind: str, count: int, tmp_path: Path, repo: Path
 ) -> None:
     """In a process of its own: a process has one format."""
-    line = [sys.executable, "-m", f"tests.frameworks.record_paddle_{kind}", str(tmp_path)]
     env = {name: value for name, value in os.environ.items() if name != "FLAGS_enable_pir_api"}
-    run = subprocess.run(line, capture_output=True, text=True, timeout=300, cwd=repo, env=env)
-    assert run.returncode == 0, run.stderr[-2000:]
+    module = f"tests.frameworks.record_paddle_{kind}"
+    run_python("-m", module, tmp_path, timeout=300, cwd=repo, env=env)
     folders = sorted(tmp_path.iterdir())
     assert len(folders) == count
     for folder in folders:

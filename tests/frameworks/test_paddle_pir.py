@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import paddle
 import pytest
+from support.interpreters import run_python
 
 from onernn import UnsupportedError, load, verify
 from onernn.adapters.paddle import optimize
 from onernn.backend.process import usable_cpus
 
 pytestmark = pytest.mark.skipif(paddle.__version__ < "3", reason="Paddle 2 has no PIR files")
+IN_PIR: dict[str, Any] = {"timeout": 300, "env": os.environ | {"FLAGS_enable_pir_api": "1"}}
 
 
 def test_models_saved_now_give_what_paddle_gives(tmp_path: Path, repo: Path) -> None:
     """In a process of its own: a process has one format, and the other tests want the older."""
-    line = [sys.executable, "-m", "tests.frameworks.record_paddle_pir", str(tmp_path)]
-    run = subprocess.run(
-        line,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=repo,
-        env=os.environ | {"FLAGS_enable_pir_api": "1"},
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    run_python("-m", "tests.frameworks.record_paddle_pir", tmp_path, cwd=repo, **IN_PIR)
     folders = sorted(tmp_path.iterdir())
     assert len(folders) == 3
     for folder in folders:
@@ -56,12 +48,9 @@ np.savez(sys.argv[1] + "/io.npz", in__x=x, **{f"out__{k}": y for k, y in enumera
 
 
 def test_elementwise_operators_have_their_names_and_attributes_there(tmp_path: Path) -> None:
-    env = {**os.environ, "FLAGS_enable_pir_api": "1"}
     script = tmp_path / "save.py"  # Paddle reads the model's source
     script.write_text(ELEMENTWISE)
-    line = [sys.executable, str(script), str(tmp_path)]
-    run = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
-    assert run.returncode == 0, run.stderr[-2000:]
+    run_python(script, tmp_path, **IN_PIR)
     report = verify(load(tmp_path / "m.json"), tmp_path / "io.npz")
     assert report.passed and len(report.outputs) == 9, report.outputs
 
@@ -89,10 +78,9 @@ for ours, theirs in ((None, 1), (None, 2), (1, 2)):
 
 @pytest.mark.skipif(usable_cpus() < 2, reason="a program has no more threads than there are CPUs")
 def test_layers_of_a_config_use_as_many_threads_as_it_sets(data: Path) -> None:
-    env = {**os.environ, "FLAGS_enable_pir_api": "1", "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-c", THREADS, str(data / "paddle" / "pir_recurrent")]
-    run = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
-    assert run.stdout.split() == ["1", "2", "1"], run.stderr[-2000:]
+    options = {**IN_PIR, "env": IN_PIR["env"] | {"OMP_NUM_THREADS": "1"}}
+    run = run_python("-c", THREADS, data / "paddle" / "pir_recurrent", **options)
+    assert run.stdout.split() == ["1", "2", "1"], run.stderr
 
 
 def test_a_config_is_refused_where_pir_is_off(data: Path) -> None:

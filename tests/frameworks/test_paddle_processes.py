@@ -6,13 +6,12 @@ Each test is a script: Paddle's tracer wants files, and what crashes takes its p
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import paddle
 import pytest
+from support.interpreters import run_python
 
 Said = Callable[[str], list[str]]
 
@@ -26,10 +25,7 @@ def said(tmp_path: Path) -> Said:
         file.write_text(script)
         # As Paddle's users have it: PIR in Paddle 3, which its tracer needs.
         environ = {k: v for k, v in os.environ.items() if k != "FLAGS_enable_pir_api"}
-        command = [sys.executable, str(file)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout.splitlines()
+        return run_python(file, env=environ, timeout=600).stdout.splitlines()
 
     return run
 

@@ -6,14 +6,13 @@ Runs in 2.6.2 and in 3.3.1, whose sequence operators are fewer.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from paddle import inference
 from support.graphs import unfused
+from support.interpreters import run_python
 from support.paddle_writing import (
     CANONICAL,
     CONTROL,
@@ -123,10 +122,6 @@ def test_fused_layers_on_onednn_give_the_recorded_outputs(
     name: str, tmp_path: Path, repo: Path
 ) -> None:
     """In a process of its own: Paddle's oneDNN kernels keep what they prepared by name."""
-    line = [sys.executable, "-c", ONEDNN, str(DATA / name), str(tmp_path)]
     path = os.pathsep.join([str(repo), str(repo / "tests")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        line, capture_output=True, text=True, timeout=600, cwd=repo, env=environment
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    run_python("-c", ONEDNN, DATA / name, tmp_path, timeout=600, cwd=repo, env=environment)

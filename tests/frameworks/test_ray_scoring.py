@@ -73,7 +73,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {each.name: each for each in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("name", "window"), [("parquet", 190), ("json", 400), ("empty", 10)])
+@pytest.mark.parametrize("name, window", [("parquet", 190), ("json", 400), ("empty", 10)])
 def test_a_folder_has_the_bytes_of_the_local_engine(
     cluster: None, sources: dict[str, Path], tmp_path: Path, name: str, window: int
 ) -> None:

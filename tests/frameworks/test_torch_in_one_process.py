@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from support.interpreters import run_python
 
 BOTH = """
 import sys
@@ -38,6 +36,4 @@ for turn in sys.argv[1:]:
 
 @pytest.mark.parametrize("turns", ["ours theirs ours", "theirs ours theirs"])
 def test_both_run_in_one_process_in_either_order(turns: str) -> None:
-    command = [sys.executable, "-c", BOTH, *turns.split()]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", BOTH, *turns.split())

@@ -92,7 +92,7 @@ def test_pytorchs_number_of_threads_may_change_and_leaves_the_bits() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
-@pytest.mark.parametrize(("inputs", "units"), [(INPUT, 0), (0, UNITS)])
+@pytest.mark.parametrize("inputs, units", [(INPUT, 0), (0, UNITS)])
 def test_cells_of_nothing_stay_pytorchs(kind: Any, inputs: int, units: int) -> None:
     theirs = kind(inputs, units)
     ours = optimize(theirs)
@@ -107,7 +107,7 @@ def test_batch_sizes_that_wrap_around_are_left_to_pytorch(sizes: list[int]) -> N
     assert batch_of(PackedSequence(torch.zeros(0, INPUT), torch.tensor(sizes)), False) is None
 
 
-@pytest.mark.parametrize(("words", "frozen"), [(1, False), (7, False), (8, False), (1, True)])
+@pytest.mark.parametrize("words, frozen", [(1, False), (7, False), (8, False), (1, True)])
 def test_few_words_of_a_large_gru_stay_with_pytorch_unless_frozen(words: int, frozen: bool) -> None:
     stock = nn.GRU(3, 1024).eval()
     ours = optimize(copy.deepcopy(stock), frozen=frozen)

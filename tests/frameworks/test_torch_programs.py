@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import onernn
 
@@ -49,7 +49,7 @@ def test_a_program_gives_what_its_module_gives_at_every_size_or_refuses_it(
         assert len(found) == len(wanted)
         for ours, theirs in zip(found, wanted, strict=True):
             assert ours.dtype == theirs.dtype
-            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
+            assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_older_layouts_are_such_as_pytorch_reads(save: Any, tmp_path: Path) -> N
     theirs = torch.export.load(tmp_path / "model.pt2").module()(*values).detach().numpy()
     session = onernn.Session(tmp_path / "model.pt2")
     (ours,) = session.run({"x": values[0].numpy()}).values()
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
+    assert_allclose(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["last", "projected", "translator"])
@@ -117,7 +117,7 @@ def test_a_size_beyond_the_branch_that_was_exported_is_refused(tmp_path: Path) -
     for _ in range(2):  # the second run has a plan
         x = torch.randn(6, 7, 4)
         (found,) = session.run({"x": x.numpy()}).values()
-        np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-5, atol=2e-6)
+        assert_allclose(found, module(x).detach().numpy(), rtol=1e-5, atol=2e-6)
         with pytest.raises(onernn.ShapeError, match="axis 0 is 3"):
             session.run({"x": x[:3].numpy()})
 
@@ -130,7 +130,7 @@ def checked(session: onernn.Session, module: Any, *inputs: Any, atol: float = 2e
         wanted = programs.flat(module(*inputs))
     for ours, theirs in zip(found.values(), wanted, strict=True):
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
+        assert_allclose(ours, theirs, rtol=1e-5, atol=atol)
 
 
 @programs.module(layer=lambda: torch.nn.GRU(4, 3, batch_first=True))
@@ -212,7 +212,7 @@ def test_a_buffer_that_is_changed_is_refused_and_the_manual_s_wrapper_works(
         x = torch.randn(5, 2, 4)
         names = [value.name for value in session.inputs]
         y, state = session.run(dict(zip(names, (x.numpy(), state), strict=True))).values()
-        np.testing.assert_allclose(y, module(x).detach().numpy(), rtol=1e-5, atol=2e-6)
+        assert_allclose(y, module(x).detach().numpy(), rtol=1e-5, atol=2e-6)
 
 
 SPECTRA: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

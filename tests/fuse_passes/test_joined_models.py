@@ -137,7 +137,7 @@ A = tanh("a", Value("x", "float32", (2, None)), "y")
 
 
 @pytest.mark.parametrize(
-    ("models", "error", "where"),
+    "models, error, where",
     [
         ((A,), UnsupportedError, "got 1"),
         ((A, tanh("b", Value("z", "float32", (2,)), "y")), UnsupportedError, "y: .*from a and b"),

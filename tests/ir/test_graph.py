@@ -48,7 +48,7 @@ def diamond() -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "outputs", "message"),
+    "nodes, outputs, message",
     [
         ([op("nobody", "a")], "a", r"node 'a' \(Op\) reads 'nobody'"),
         ([op("b", "a"), op("x", "b")], "a", r"node 'a' .* reads 'b'"),
@@ -86,7 +86,7 @@ def test_the_error_tells_file_and_native_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "problem"),
+    "node, problem",
     [
         (new_node("TopK", "x", "a"), "expected 2 to 2 inputs, got 1"),
         (new_node("Tanh", "x x", "a"), "expected 1 to 1 inputs, got 2"),
@@ -229,7 +229,7 @@ def assign(target: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
+    "change, error",
     [
         (lambda g: assign(g, "nodes"), FrozenInstanceError),
         (lambda g: assign(g.nodes[0], "inputs"), FrozenInstanceError),

@@ -30,7 +30,7 @@ def reason(cell: Cell, limits: Limits = PLAIN, *, projected: bool = False, **opt
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    "options, told",
     [
         ({"cell": Cell.AUGRU}, "the box has no u8 GRU with attention (AUGRU)"),
         ({"direction": "bidirectional_sum"}, "the box has no u8 layers that run bidirectional_sum"),

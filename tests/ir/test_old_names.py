@@ -25,7 +25,7 @@ ARRAY = np.zeros((2, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("of", "old", "new", "arguments"),
+    "of, old, new, arguments",
     [
         (NODE, "renamed", "rename", [{"x": "z"}]),
         (GRAPH, "typed", "infer_types", [{"x": X.type}]),

@@ -6,8 +6,6 @@ import copy
 import dataclasses
 import inspect
 import pickle
-import subprocess
-import sys
 import threading
 import typing
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from dataclasses import KW_ONLY, FrozenInstanceError, field, fields, replace
 from typing import Any, get_type_hints
 
 import pytest
+from support.interpreters import run_python
 
 from onernn.ir import records
 
@@ -148,7 +147,7 @@ def test_every_room_makes_its_dataclasses_so() -> None:
         "import onernn.adapters.mxnet.lower\n"
         "print(0 < len(made) < 40, [name for name, o in made if o.get('init') is not False])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_python("-c", code)
     assert done.stdout.split(None, 1) == ["True", "[]\n"]
 
 

@@ -18,7 +18,7 @@ def node(inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Node:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "outputs", "states", "finals"),
+    "inputs, outputs, states, finals",
     [
         (("x",), ("y",), ("", ""), ("", "")),
         (("x", "", "c0"), ("y", "h", ""), ("", "c0"), ("h", "")),
@@ -52,7 +52,7 @@ def test_another_operator_is_no_recurrent_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("direction", "stacking", "widths", "joins"),
+    "direction, stacking, widths, joins",
     [
         ("bidirectional_concat", "framework", [3, 8], [True, True]),
         ("bidirectional_sum", "framework", [3, 4], [True, True]),

@@ -113,7 +113,7 @@ REFUSED: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("cell", "change"), REFUSED, ids=str)
+@pytest.mark.parametrize("cell, change", REFUSED, ids=str)
 def test_fields_that_contradict_are_refused_by_name(cell: Cell, change: dict[str, Any]) -> None:
     ((name, value),) = change.items()
     error = ShapeError if name.endswith("size") and value != 2 or name == "layers" else ValueError
@@ -122,7 +122,7 @@ def test_fields_that_contradict_are_refused_by_name(cell: Cell, change: dict[str
 
 
 @pytest.mark.parametrize(
-    ("direction", "projection", "directions", "recurrent", "output"),
+    "direction, projection, directions, recurrent, output",
     [
         ("left2right", None, 1, 4, 4),
         ("right2left", 2, 1, 2, 2),

@@ -157,7 +157,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "told"), WRONG)
+@pytest.mark.parametrize("name, change, told", WRONG)
 def test_arrays_that_do_not_fit_are_named(name: str, change: Any, told: str) -> None:
     with pytest.raises(ShapeError, match=rf"^weights {name}: expected .*{re.escape(told)}"):
         RnnWeights(**{**arrays(), name: change(arrays()[name])}).check(FULL)

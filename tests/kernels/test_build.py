@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.compiling import compiler
+from support.interpreters import run_program
 
 from onernn.backend.compiled import library
 from onernn.kernels import build
@@ -238,7 +239,7 @@ def test_other_sources_headers_or_compilers_are_built_anew(tree: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("features", "best"),
+    "features, best",
     [
         ("fp asimd aes crc32", "neon"),
         ("fp asimd aes crc32 atomics asimdrdm asimddp", "neon_dotprod"),
@@ -256,7 +257,7 @@ def test_a_build_on_arm_is_for_what_the_system_says_the_cpu_has(
 
 
 @pytest.mark.parametrize(
-    ("cpu", "best"),
+    "cpu, best",
     [
         ("qemu64", ""),
         ("core2duo", ""),
@@ -276,10 +277,8 @@ def test_other_cpus_are_told_what_they_run(tree: Path, cpu: str, best: str) -> N
     )
     told = ("-DONERNN_ABI=1u", '-DONERNN_LIBRARY_ISA="v2"', *build.isas()["v2"])
     command = [compiler(), "-std=c++17", "-static", *told, "library/cpu.cpp", "main.cpp"]
-    subprocess.run([*command, "-o", "main"], cwd=tree, check=True)
-    done = subprocess.run(
-        [emulator, "-cpu", cpu, "main"], cwd=tree, capture_output=True, text=True, check=True
-    )
+    run_program(*command, "-o", "main", cwd=tree)
+    done = run_program(emulator, "-cpu", cpu, "main", cwd=tree)
     assert done.stdout == f"<{best}>"
 
 

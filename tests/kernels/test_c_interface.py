@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.arrays import uniform
 from support.compiled_models import models
-from support.graphs import new_node, rnn_node, small
-from support.interpreters import printed
+from support.graphs import step_model
+from support.interpreters import printed, run_program, run_python
 
-from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
+from onernn import Graph, Ragged, Session, UnsupportedError
 from onernn.engine.compiling import compile_model
 from onernn.kernels import build
 
@@ -34,9 +31,7 @@ def linked(source: Path, program: Path, *flags: str, library: Path = LIBRARY) ->
         pytest.skip("no gcc, or no kernels")
     strict = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-pedantic", "-Werror", "-pthread")
     link = (str(library), f"-Wl,-rpath,{library.parent}")
-    command = ["gcc", *strict, *flags, f"-I{HEADERS}", str(source), "-o", str(program), *link]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program("gcc", *strict, *flags, f"-I{HEADERS}", source, "-o", program, *link)
 
 
 def bytes_of(feed: dict[str, Any], names: list[str]) -> bytes:
@@ -89,12 +84,8 @@ def in_eight_threads(program: Path, graph: Graph, feed: Any, folder: Path, team:
     """Returns the outputs of 20 runs by each thread. ``team``: threads within each run."""
     compile_model(graph, folder / "m.onernn")
     (folder / "in").write_bytes(bytes_of(feed, [value.name for value in graph.inputs]))
-    command = [str(program), "m.onernn", "in", "out", "8", "20"]
     environment = {**os.environ, "ONERNN_TEAM": team}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[:8000]
+    run_program(program, "m.onernn", "in", "out", 8, 20, cwd=folder, env=environment)
     return (folder / "out").read_bytes()
 
 
@@ -104,8 +95,7 @@ def raced(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, compiler = repo / "out" / "raced", repo / "tests" / "fuzz" / "watched-c++"
     isa = next(iter(build.isas()))
     environment = {**os.environ, "ISAS": isa, "CXX": f"{compiler} thread"}
-    command = [sys.executable, str(build.HERE / "build.py"), "--out", str(folder)]
-    subprocess.run(command, env=environment, check=True)
+    run_python(build.HERE / "build.py", "--out", folder, env=environment)
     made = tmp_path_factory.mktemp("raced") / "program"
     linked(SOURCE, made, "-g1", "-fsanitize=thread", library=build.library_of(isa, folder))
     return made
@@ -122,12 +112,7 @@ def test_eight_threads_race_nowhere(name: str, team: str, raced: Path, tmp_path:
 
 def test_the_header_is_one_of_c_and_libonernn_has_its_functions_alone() -> None:
     declared = set(re.findall(r"\b(onernn_\w+|RegisterCustomOps)\(", build.HEADERS[0].read_text()))
-    done = subprocess.run(
-        ["nm", "-D", "--defined-only", str(LIBRARY)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program("nm", "-D", "--defined-only", LIBRARY)
     assert {line.split()[-1] for line in done.stdout.splitlines()} == declared
 
 
@@ -159,28 +144,12 @@ def test_an_unknown_cap_is_refused_with_the_known_ones() -> None:
 WORDS = 11
 
 
-def step_model(words: int = 0) -> Graph:
-    """One frame of an LSTM; with ``words``, a frame is the number of a row of a table."""
-    nodes = [
-        new_node("row = Gather table x") if words else new_node("row = Identity x"),
-        new_node("steps = Unsqueeze row first"),
-        rnn_node("ys hN cN = Rnn steps h c", RnnSpec(Cell.LSTM, 6, 8)),
-        new_node("out = Squeeze ys first"),
-        new_node("y = MatMul out w"),
-    ]
-    inputs = {"x": ("int64", 1) if words else (1, 6), "h": (1, 1, 1, 8), "c": (1, 1, 1, 8)}
-    arrays = {"w": uniform(8, 3, seed=1), "table": uniform(WORDS, 6, seed=2)}
-    return small(nodes, inputs, "y hN cN", first=[0], **arrays)
-
-
 def test_many_clients_in_c_are_as_each_alone(repo: Path, tmp_path: Path) -> None:
     """Frames in any order, twice in one call, refused ones; the bits of a session."""
     model, states = step_model(WORDS), {"h": "hN", "c": "cN"}
     compile_model(model, tmp_path / "m.onernn", states=states, streams=True)
     linked(repo / "tests" / "kernels" / "clients_test.c", tmp_path / "clients")
-    command = [str(tmp_path / "clients"), "m.onernn", str(WORDS), "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program(tmp_path / "clients", "m.onernn", WORDS, "out", cwd=tmp_path)
     clients = {"a": [1, 4, 6, 7], "b": [2, 9], "c": [3, 5, 8], "new": [2]}
     session = Session(model, backend="kernels")
     made = {}
@@ -214,9 +183,7 @@ def compiled_cpp(command: str, source: Path, folder: Path) -> Path:
     program = folder / "program"
     library = (f"-L{build.BUILT}", "-lonernn", f"-Wl,-rpath,{build.BUILT}")
     flags = ("-std=c++17", "-Wall", "-Wextra", "-Werror", *STRICT, f"-I{HEADERS}")
-    made = [command, *flags, str(source), "-o", str(program), *library]
-    done = subprocess.run(made, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program(command, *flags, source, "-o", program, *library)
     return program
 
 
@@ -232,10 +199,7 @@ def test_a_program_in_cpp_has_the_numbers_of_a_session_and_the_words_of_errors(
     words.tofile(tmp_path / "words")
     ragged = Ragged(words, np.array([0, 3, 5]))
     tags, *_ = Session(graph, backend="kernels").run({"words": ragged}).values()
-    done = subprocess.run(
-        [str(program), "m.onernn", "words"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_program(program, "m.onernn", "words", cwd=tmp_path)
     sizes, numbers, *refused = done.stdout.splitlines()
     assert sizes.split() == ["5", "2", "3"]
     assert [*map(int, numbers.split())] == tags.data.reshape(-1).tolist()
@@ -251,10 +215,7 @@ def test_clients_in_cpp_have_the_bits_of_a_session(
     program = compiled_cpp(command, repo / "tests" / "kernels" / "cpp_clients.cpp", tmp_path)
     model, states = step_model(WORDS), {"h": "hN", "c": "cN"}
     compile_model(model, tmp_path / "m.onernn", states=states, streams=True)
-    done = subprocess.run(
-        [str(program), str(tmp_path / "m.onernn")], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_program(program, tmp_path / "m.onernn")
     refused, numbers, *errors = done.stdout.splitlines()
     session = Session(model, backend="kernels")
     start = dict.fromkeys(states, np.zeros((1, 1, 1, 8), np.float32))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from support.compiling import CHECKED, STRICT, check_syntax, compile_program, compiler
+from support.interpreters import run_program
 
 from onernn.kernels import list_included
 
@@ -52,8 +52,7 @@ else:
 def run(test: str, namespace: str, flags: tuple[str, ...], folder: Path) -> None:
     program = folder / test
     compile_program(HERE / f"{test}.cpp", program, flags, HERE, KERNELS)
-    done = subprocess.run([str(program), namespace], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr[:4000]
+    done = run_program(program, namespace, timeout=600)
     assert "\nok  " in f"\n{done.stdout}", "no test ran"
 
 
@@ -120,10 +119,10 @@ def test_objects_of_two_instruction_sets_share_no_kernel(tmp_path: Path) -> None
     )
     found = []
     for target in ("portable", "avx2"):
-        command = [compiler(), *STRICT, *TARGETS[target][0], "-I", str(KERNELS), "-c", "one.cpp"]
-        subprocess.run([*command, "-o", f"{target}.o"], cwd=tmp_path, check=True)
+        command = [compiler(), *STRICT, *TARGETS[target][0], "-I", KERNELS, "-c", "one.cpp"]
+        run_program(*command, "-o", f"{target}.o", cwd=tmp_path)
         names = ["nm", "--defined-only", "--format=just-symbols", f"{target}.o"]
-        done = subprocess.run(names, cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = run_program(*names, cwd=tmp_path)
         found.append({name for name in done.stdout.split() if "onernn" in name})
         assert len(found[-1]) > 10
     assert found[0].isdisjoint(found[1])

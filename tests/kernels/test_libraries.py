@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_program
 
 from onernn.kernels import build
 
@@ -30,8 +30,7 @@ def printed(tool: str, *arguments: str | Path) -> str:
     """What a tool of GNU's binutils prints; the test is skipped where it is not."""
     if not shutil.which(tool):
         pytest.skip(f"no {tool} here")
-    command = [tool, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return run_program(tool, *arguments).stdout
 
 
 _INSTRUCTION = re.compile(

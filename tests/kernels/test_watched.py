@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.compiled_models import compiled
+from support.interpreters import run_program, run_python
 from support.taggers import tagger
 
 from onernn.backend.compiled.library import load_kernels
@@ -46,8 +45,7 @@ def built_by(watched: str, isa: str, folder: Path) -> Path:
     if isa not in build.runnable(KNOWN):
         pytest.skip(f"this CPU lacks {isa}")
     environment = {**os.environ, "ISAS": isa, "CXX": f"{FUZZ / 'watched-c++'}{watched}"}
-    command = [sys.executable, str(build.HERE / "build.py"), "--out", str(folder)]
-    subprocess.run(command, env=environment, check=True)
+    run_python(build.HERE / "build.py", "--out", folder, env=environment)
     return build.library_of(isa, folder)
 
 
@@ -61,13 +59,11 @@ def watched(request: pytest.FixtureRequest, repo: Path) -> Path:
 def run(name: str, watched: Path, *arguments: str | Path, flags: tuple[str, ...] = ()) -> str:
     """What a program of tests/fuzz prints, once it has ended well."""
     program = watched.parent / name
-    command = [str(FUZZ / "watched-c++"), "-std=c++17", "-O1", "-pthread", *flags]
-    link = [f"-I{build.HERE}", str(watched), f"-Wl,-rpath,{watched.parent}"]
-    source = str(FUZZ / f"{name}.cpp")
-    subprocess.run([*command, source, *link, "-o", str(program)], check=True)
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    command = [FUZZ / "watched-c++", "-std=c++17", "-O1", "-pthread", *flags]
+    link = [f"-I{build.HERE}", watched, f"-Wl,-rpath,{watched.parent}"]
+    run_program(*command, FUZZ / f"{name}.cpp", *link, "-o", program)
+    done = run_program(program, *arguments)
     print(done.stdout)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[:4000]
     return done.stdout
 
 

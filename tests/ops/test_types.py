@@ -83,7 +83,7 @@ IDS = {"ids": np.array([[0, 1], [1, 0], [0, 0]])}
 
 
 @pytest.mark.parametrize(
-    ("node", "constants", "expected"),
+    "node, constants, expected",
     [
         (new_node("Gather", "x ids", "y"), IDS, dense("float32", (3, 2, 4))),
         (new_node("Unsqueeze", "x axis", "y"), {"axis": np.array([0])}, "dense"),

@@ -16,6 +16,7 @@ from textwrap import indent
 from typing import NamedTuple
 
 import pytest
+from support.interpreters import run_program, run_python
 
 from onernn.kernels import build
 
@@ -99,14 +100,8 @@ def run(code: str, copy: Path, *more: Path) -> subprocess.CompletedProcess[str]:
     work.mkdir(exist_ok=True)
     paths = os.pathsep.join(map(str, (copy / "src", *more)))
     code = f"import onernn\nassert onernn.__file__.startswith({str(copy)!r})\n{code}"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=work,
-        env=os.environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {"PYTHONPATH": paths}
+    return run_python("-c", code, cwd=work, env=environment, status=None)
 
 
 def followed(page: Path, title: str, copy: Path) -> None:
@@ -121,10 +116,7 @@ def followed(page: Path, title: str, copy: Path) -> None:
     files = sorted({step.file for step in steps if step.file.endswith(".py")})
     if ruff:
         for command in (("check",), ("format", "--check")):
-            linted = subprocess.run(
-                [ruff, *command, *files], cwd=copy, capture_output=True, text=True, check=False
-            )
-            assert linted.returncode == 0, f"{title}: {linted.stdout}{linted.stderr}"
+            run_program(ruff, *command, *files, cwd=copy)
 
 
 @pytest.fixture

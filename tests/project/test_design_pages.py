@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support import shown
+from support.interpreters import run_python
 
 PAGES = {
     "0017-paddles-gru-document.md",
@@ -110,8 +109,7 @@ def test_a_run_fails_that_has_not_shown_what_pages_say(
     for file, text in files.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", *options]
+    command = ["-m", "pytest", "-p", "xdist", "-p", "no:cacheprovider", *options]
     alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = run_python(*command, cwd=tmp_path, env=alone, status=code)
     assert ("not seen" in done.stdout) == bool(code)

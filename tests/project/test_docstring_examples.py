@@ -74,7 +74,8 @@ def test_a_wrong_example_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_that_need_a_framework_run_where_it_is(repo: Path) -> None:
     for framework in {*map(framework_of, NAMES)} - {""}:
         files = (repo / "tests" / "frameworks").glob(f"test_{framework}_*.py")
-        assert any("framework_examples" in file.read_text() for file in files), framework
+        asked = f'_examples("{framework}")'
+        assert any(asked in file.read_text() for file in files), framework
 
 
 def _members(found: type) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from shutil import which
 
 import pytest
 from support import manual
+from support.interpreters import run_python
 from support.manual import REPO
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
@@ -182,10 +182,7 @@ def test_pictures_are_drawn_from_what_is_there(file: str) -> None:
     code = (
         f"import json, sys; sys.path.insert(0, 'docs'); {PICTURES[file]}; print(json.dumps(told))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPO, capture_output=True, text=True, check=True
-    )
-    told = json.loads(done.stdout)
+    told = json.loads(run_python("-c", code, cwd=REPO).stdout)
     assert told
     for name, drawn in told.items():
         assert drawn == (REPO / "docs" / "pictures" / f"{name}.svg").read_text(), name

@@ -7,11 +7,10 @@ the sources in a process of its own.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_python
 from support.mutants import ALL, Checkout, Mutant
 
 RIGHT = ("layers", "layers_are_right and onednn")
@@ -158,12 +157,8 @@ PLAIN = 2
 @pytest.mark.long
 def test_the_copy_is_what_runs_and_passes(checkout: Checkout) -> None:
     code = "import onernn.backend.arguments as found; print(found.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(checkout.folder / "src")},
-        capture_output=True,
-        text=True,
-    )
+    environment = os.environ | {"PYTHONPATH": str(checkout.folder / "src")}
+    done = run_python("-c", code, env=environment)
     assert done.stdout.startswith(str(checkout.folder))
     for tests in dict.fromkeys(m.tests for m in MUTANTS[: None if ALL else 1]):
         assert checkout.run(tests).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 import onernn
 from onernn.adapters.converting import write_model
@@ -49,10 +49,7 @@ def modules(repo: Path, packages: dict[str, Path]) -> list[Path]:
 
 def imported_by(statement: str, cwd: Path) -> set[str]:
     """Returns what ``statement`` adds to ``sys.modules`` of a new interpreter."""
-    command = [sys.executable, "-c", PROBE.format(statement=statement)]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return set(run_python("-c", PROBE.format(statement=statement), cwd=cwd).stdout.split())
 
 
 def test_every_folder_with_code_is_a_package(repo: Path, packages: dict[str, Path]) -> None:

@@ -31,7 +31,7 @@ def test_a_string_that_is_a_value_is_counted(ratchets: Any) -> None:
     assert ratchets.count_tokens('x = """text"""\n') == 3
 
 
-@pytest.mark.parametrize(("count", "risen"), [(4, 0), (5, 0), (6, 1)])
+@pytest.mark.parametrize("count, risen", [(4, 0), (5, 0), (6, 1)])
 def test_only_a_count_above_its_limit_fails(ratchets: Any, count: int, risen: int) -> None:
     lines = ratchets.list_risen({"tokens": {"ops": count}}, {"tokens": {"ops": 5}})
     assert len(lines) == risen and all("ops" in line and "6" in line for line in lines)
@@ -42,7 +42,7 @@ def test_a_package_without_a_limit_may_hold_nothing(ratchets: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    "text, kind",
     [
         ("A test comes behind the change, as everybody knows.", "K2"),
         ("This array is no matrix, so it is refused.", "K3"),

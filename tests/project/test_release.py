@@ -35,9 +35,7 @@ def wheel(repo: Path, tmp_path: Path) -> Path:
     return tmp_path / "onernn-0-py3-none-any.whl"
 
 
-@pytest.mark.parametrize(
-    ("python", "numpy"), [("3.11", "1.23.5"), ("3.12", "1.26"), ("3.13", "2.1")]
-)
+@pytest.mark.parametrize("python, numpy", [("3.11", "1.23.5"), ("3.12", "1.26"), ("3.13", "2.1")])
 def test_every_dependency_has_an_oldest_version_on_each_python(
     check: Any, wheel: Path, python: str, numpy: str
 ) -> None:
@@ -84,7 +82,7 @@ def test_what_does_not_hold_is_told_and_all_else_is_checked_still(
 
 
 @pytest.mark.parametrize(
-    ("text", "free"),
+    "text, free",
     [
         ("Apache-2.0", True),
         ("BSD License", True),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from support import onnx_rnn
 from support.graphs import new_node
 from support.layers import DIRECTIONS, random_weights
@@ -84,7 +85,7 @@ def assert_same(got: PivotLayer, want: PivotLayer, *, direction: bool = True) ->
                     one is other or field == "bias" and not np.any(one if other is None else other)
                 )
             else:
-                np.testing.assert_array_equal(one, other)
+                assert_array_equal(one, other)
                 assert one.dtype == other.dtype
 
 
@@ -110,7 +111,7 @@ def test_layers_go_through_every_pair_of_layouts_and_back(layer: PivotLayer) -> 
         for second in able:
             again = onernn.convert_weights(middle, second)
             for name in {*again, *direct[second]} - zero_biases(again, direct[second]):
-                np.testing.assert_array_equal(again[name], direct[second][name], strict=True)
+                assert_array_equal(again[name], direct[second][name], strict=True)
 
 
 def zero_biases(one: dict, other: dict) -> set[str]:
@@ -177,7 +178,7 @@ def test_layers_come_as_specs_nodes_and_arrays() -> None:
         got = onernn.convert_weights(form, "torch")
         assert set(got) == set(want)
         for key in want:
-            np.testing.assert_array_equal(got[key], want[key])
+            assert_array_equal(got[key], want[key])
     wrong = (
         (want, "onnx", "", "source="),
         (layer, "caffe", "", "'caffe': .*onednn"),
@@ -273,7 +274,7 @@ def test_arrays_are_what_the_framework_documents(name: str) -> None:
     want = onnx_rnn.run_oracle(
         onnx_rnn.Case("LSTM" if len(order) == 4 else "GRU", attributes, given, ["Y"], hidden=4)
     )
-    np.testing.assert_allclose(y, want["Y"][:, 0, 0], rtol=1e-12)
+    assert_allclose(y, want["Y"][:, 0, 0], rtol=1e-12)
 
 
 def test_ldgoi_places_each_scalar_by_its_address() -> None:

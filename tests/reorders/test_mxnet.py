@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from onernn import ShapeError
 from onernn.reorders import mxnet
@@ -43,11 +44,11 @@ def test_each_weight_is_where_the_operators_documentation_puts_it(stack: mxnet.S
             at += rows * columns
             got = getattr(layers[layer], kind)[0, d]
             for g, name in enumerate(PIVOT[stack.mode]):
-                np.testing.assert_array_equal(got[:, g], block[names.index(name)].T)
+                assert_array_equal(got[:, g], block[names.index(name)].T)
         if stack.projection:
             block = flat[at : at + width * hidden].reshape(width, hidden)
             at += width * hidden
-            np.testing.assert_array_equal(layers[layer].projection[0, d], block.T)
+            assert_array_equal(layers[layer].projection[0, d], block.T)
     for layer, d in itertools.product(range(stack.layers), range(stack.directions)):
         of_x, of_h = flat[at : at + 2 * rows].reshape(2, len(names), hidden)
         at += 2 * rows
@@ -55,9 +56,9 @@ def test_each_weight_is_where_the_operators_documentation_puts_it(stack: mxnet.S
         for g, name in enumerate(PIVOT[stack.mode]):
             k = names.index(name)
             apart = stack.mode == "gru" and name == "n"
-            np.testing.assert_array_equal(got[g], of_x[k] if apart else of_x[k] + of_h[k])
+            assert_array_equal(got[g], of_x[k] if apart else of_x[k] + of_h[k])
         if stack.mode == "gru":
-            np.testing.assert_array_equal(got[3], of_h[names.index("n")])
+            assert_array_equal(got[3], of_h[names.index("n")])
     assert at == flat.size
 
 
@@ -65,10 +66,10 @@ def test_each_weight_is_where_the_operators_documentation_puts_it(stack: mxnet.S
 def test_the_vector_its_parts_and_its_gates_are_the_same_numbers(stack: mxnet.Stack) -> None:
     flat = numbered(stack)
     named = mxnet.split(flat, stack)
-    np.testing.assert_array_equal(mxnet.join(named, stack), flat)
+    assert_array_equal(mxnet.join(named, stack), flat)
     if not stack.projection:
         gates = mxnet.split_gates(named, stack)
-        np.testing.assert_array_equal(mxnet.join(mxnet.join_gates(gates, stack.mode), stack), flat)
+        assert_array_equal(mxnet.join(mxnet.join_gates(gates, stack.mode), stack), flat)
 
 
 def test_a_vector_of_the_wrong_length_is_refused() -> None:

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.arrays import counted
 
 from onernn import Cell, ShapeError
@@ -26,7 +27,7 @@ def test_matrices_place_each_scalar_by_its_address(cell: Cell) -> None:
     ):
         row = ORDER[cell].index(name) * o + u
         assert got[0, k, x, g, u] == memory[(k * gates * o + row) * i + x]
-    np.testing.assert_array_equal(onnx.matrix_back(got, cell), w)
+    assert_array_equal(onnx.matrix_back(got, cell), w)
 
 
 @pytest.mark.parametrize("cell", ORDER)
@@ -38,18 +39,18 @@ def test_biases_are_summed_but_for_what_stands_inside_the_reset(cell: Cell) -> N
     for g, name in enumerate(cell.gates):
         at = ORDER[cell].index(name)
         inside = cell is Cell.LBR_GRU and name == "o"
-        np.testing.assert_array_equal(got[g], of_w[at] + (0 if inside else of_r[at]))
+        assert_array_equal(got[g], of_w[at] + (0 if inside else of_r[at]))
     if cell is Cell.LBR_GRU:
-        np.testing.assert_array_equal(got[3], of_r[2])
+        assert_array_equal(got[3], of_r[2])
     again = onnx.bias(onnx.bias_back(got[None, None], cell), cell)
-    np.testing.assert_array_equal(again[0, 0], got)
+    assert_array_equal(again[0, 0], got)
 
 
 def test_peepholes_change_their_order() -> None:
     p = np.arange(6, dtype=np.float32)[None]  # i i o o f f
     got = onnx.peephole(p)
     assert got.tolist() == [[[[0, 1], [4, 5], [2, 3]]]]
-    np.testing.assert_array_equal(onnx.peephole_back(got), p)
+    assert_array_equal(onnx.peephole_back(got), p)
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 7, 2)])

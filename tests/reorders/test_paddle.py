@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 from support.arrays import counted
 
 from onernn.ir.errors import ShapeError
@@ -70,16 +71,16 @@ def test_every_way_back_is_exact(inputs: int, hidden: int, mode: tuple) -> None:
         gates.bias_back(summed, layout),
     ]
     for original, returned, kept in zip((flat, weight, bias), back, before, strict=True):
-        np.testing.assert_array_equal(returned, original)
-        np.testing.assert_array_equal(original, kept)  # nothing was changed in place
+        assert_array_equal(returned, original)
+        assert_array_equal(original, kept)  # nothing was changed in place
 
 
 @given(st.permutations(range(4)), st.lists(st.sampled_from([1, -1]), min_size=4, max_size=4))
 def test_a_layout_and_its_inverse_cancel(order: list[int], signs: list[int]) -> None:
     layout = GateLayout(tuple(order), tuple(signs))
     array = counted(2, 12)
-    np.testing.assert_array_equal(layout.inverse(layout(array)), array)
-    np.testing.assert_array_equal(layout(layout.inverse(array)), array)
+    assert_array_equal(layout.inverse(layout(array)), array)
+    assert_array_equal(layout(layout.inverse(array)), array)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])

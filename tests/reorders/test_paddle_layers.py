@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.arrays import counted
 
 from onernn import RnnWeights, ShapeError
@@ -21,7 +22,7 @@ def test_lstm_gates_c_i_f_o_become_i_f_c_o(hidden: int) -> None:
     for k, o in itertools.product(range(2), range(hidden)):
         c, i, f, last = (weight[k, gate * hidden + o] for gate in range(4))
         assert got[0, 0, k, :, o].tolist() == [i, f, c, last]
-    np.testing.assert_array_equal(input_layer_back(got, paddle.LSTM), weight)
+    assert_array_equal(input_layer_back(got, paddle.LSTM), weight)
 
 
 @pytest.mark.parametrize("hidden", [1, 4, 7])
@@ -30,13 +31,13 @@ def test_lstm_bias_holds_the_peepholes_of_i_f_o_behind(hidden: int, peephole: bo
     flat = counted(1, (7 if peephole else 4) * hidden)
     bias, diagonal = paddle.lstm_bias(flat, peephole=peephole)
     blocks = flat.reshape(-1, hidden)
-    np.testing.assert_array_equal(bias[0, 0], blocks[[1, 2, 0, 3]])
+    assert_array_equal(bias[0, 0], blocks[[1, 2, 0, 3]])
     if peephole:
         assert diagonal is not None
-        np.testing.assert_array_equal(diagonal[0, 0], blocks[4:])
+        assert_array_equal(diagonal[0, 0], blocks[4:])
     else:
         assert diagonal is None
-    np.testing.assert_array_equal(paddle.lstm_bias_back(bias, diagonal), flat)
+    assert_array_equal(paddle.lstm_bias_back(bias, diagonal), flat)
 
 
 @pytest.mark.parametrize("shape, peephole", [((1, 13), True), ((1, 14), False), ((2, 8), False)])
@@ -70,12 +71,12 @@ def test_rnn_weights_by_their_formula(mode: str, layers: int, directions: int) -
             a.reshape(len(order), hidden)[order] for a in arrays[2 * layers * directions + at :][:2]
         )
         part = got[layer].part(0, d)
-        np.testing.assert_array_equal(part.layer[0, 0], w_ih.transpose(2, 0, 1))
-        np.testing.assert_array_equal(part.iter[0, 0], w_hh.transpose(2, 0, 1))
+        assert_array_equal(part.layer[0, 0], w_ih.transpose(2, 0, 1))
+        assert_array_equal(part.iter[0, 0], w_hh.transpose(2, 0, 1))
         expected = b_ih + b_hh
         if mode == "GRU":  # b_hh of the candidate stands inside r*(...)
             expected = np.stack([*(b_ih + b_hh)[:2], b_ih[2], b_hh[2]])
-        np.testing.assert_array_equal(part.bias[0, 0], expected)
+        assert_array_equal(part.bias[0, 0], expected)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.graphs import new_nodes
+from support.interpreters import run_python
 from support.scoring import INPUTS, MODEL, corpus, files, reasons_of
 
 from onernn import Graph
@@ -35,12 +35,7 @@ def run(source: Path, out: Path, **options: Any) -> Summary:
 
 
 def command(*words: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "onernn.cli", "score", *map(str, words)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python("-m", "onernn.cli", "score", *words)
 
 
 def parts(out: Path) -> dict[str, bytes]:
@@ -72,8 +67,7 @@ def test_a_command_and_python_continue_each_other_in_any_spelling(
 ) -> None:
     out = tmp_path / "out"
     words = ["--input", "letters=text", "--window", WINDOW, "--output", f"{TAGS}=tags"]
-    done = command(MODEL, os.path.relpath(source), os.path.relpath(out), *words)
-    assert done.returncode == 0, done.stderr
+    command(MODEL, os.path.relpath(source), os.path.relpath(out), *words)
     before = files(out)
     (out / "part-000001.parquet").unlink()
     spellings: list[dict[str, Any]] = [
@@ -86,12 +80,12 @@ def test_a_command_and_python_continue_each_other_in_any_spelling(
         assert summary.windows == 5 and not summary.repaired
         assert files(out) == before
     (out / "part-000002.parquet").unlink()
-    assert command(MODEL, source, out, *words, "--dtype", "f32").returncode == 0
+    command(MODEL, source, out, *words, "--dtype", "f32")
     assert files(out) == before
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "key, value",
     [
         ("onernn", "0.0.1"),
         ("instruction_set", "another"),
@@ -169,7 +163,7 @@ def test_rows_that_were_changed_are_refused_or_scored_again(source: Path, tmp_pa
     done = command(
         MODEL, source, out, "--input", "letters=text", "--window", WINDOW, "--accept-input"
     )
-    assert done.returncode == 0 and "part-000002.parquet" in done.stderr
+    assert "part-000002.parquet" in done.stderr
     run(source, tmp_path / "new")
     unchanged = parts(out).items() & before.items()
     assert len(unchanged) == 4
@@ -315,8 +309,7 @@ def test_a_window_that_kills_its_process_is_given_up_after_three_and_named(
     out = tmp_path / "out"
 
     def attempt(kind: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", DEADLY, str(MODEL), str(source), str(out), kind]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        return run_python("-c", DEADLY, MODEL, source, out, kind, status=None)
 
     for _ in range(3):
         assert attempt("deadly").returncode == -9
@@ -348,6 +341,5 @@ from onernn.scoring.corpus import Corpus
 rows = sum(w.table.num_rows for w in Corpus(sys.argv[1], ["x"], ["more"]).windows(1000))
 print(rows, pa.default_memory_pool().max_memory())
 """
-    words = [sys.executable, "-c", code, str(tmp_path / "x.parquet")]
-    rows, most = map(int, subprocess.check_output(words, text=True).split())
+    rows, most = map(int, run_python("-c", code, tmp_path / "x.parquet").stdout.split())
     assert rows == count and most < 30 * 2**20 < values.nbytes / 5

@@ -275,7 +275,7 @@ def test_numbers_beyond_float64_do_not_matter_in_columns_that_are_not_read(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    "names, message",
     [
         ([], "got no files"),
         (["a.parquet", "b.jsonl"], "got JSON and other files"),

@@ -141,7 +141,7 @@ CASES = [(how, ("finished", "unfinished")[k % 2]) for k, how in enumerate(DAMAGE
 """Each damage once: a folder is read alike before and after the end."""
 
 
-@pytest.mark.parametrize(("how", "folder"), CASES, indirect=["folder"])
+@pytest.mark.parametrize("how, folder", CASES, indirect=["folder"])
 def test_what_is_damaged_is_named_and_gets_its_bytes_again(
     run: Any, finished: Path, folder: Path, how: str
 ) -> None:

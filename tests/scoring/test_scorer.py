@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.graphs import new_node, new_nodes
-from support.layers import random_weights
+from support.graphs import new_nodes, rnn_node
 from support.scoring import reasons_of, session
 
 import onernn
@@ -84,7 +83,7 @@ def normal(*shapes: tuple[int, ...]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("model", "rows", "options"),
+    "model, rows, options",
     [
         (
             "paddle/fc_gru_h0_rev0",
@@ -212,7 +211,7 @@ def test_models_of_a_fixed_number_of_rows_get_as_many(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "kind"),
+    "row, kind",
     [(1, "int64"), ("1 2", "string"), (["a"], "list"), ({"a": 1}, "struct"), ([{"a": 1}], "list")],
 )
 def test_columns_that_no_row_can_have_are_refused(
@@ -244,7 +243,7 @@ TAGS = "save_infer_model/scale_1.tmp_0"
 
 
 @pytest.mark.parametrize(
-    ("names", "column", "named"),
+    "names, column, named",
     [
         ({"inputs": {"words": "text"}}, "letters", "input 'words': expected one of letters"),
         ({"outputs": {"tags": "tags"}}, "letters", "output 'tags': expected one of"),
@@ -272,7 +271,7 @@ def test_a_batch_of_nothing_but_nulls_is_rejected_row_by_row(
 def time_major(tags: bool = False, steps: int | None = None) -> Graph:
     """A GRU over (T, N, 3), and as integers the largest of each step."""
     spec = onernn.RnnSpec(onernn.Cell.GRU, 3, 4)
-    rnn = new_node("h = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    rnn = rnn_node("h = Rnn x", spec)
     inputs = (Value("x", "float32", (steps, None, 3)),)
     nodes = (rnn, *new_nodes("y = ArgMax h axis=2 keepdims=0" if tags else ""))
     return Graph("g", inputs, (Value("y" if tags else "h"),), nodes, {})
@@ -391,7 +390,7 @@ def test_an_output_of_unknown_rank_needs_its_type_if_no_row_was_scored() -> None
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "differ"),
+    "one, other, differ",
     [
         ([10**6], [10**6 + 1], True),
         ([1e6], [1e6 + 1], False),

@@ -219,7 +219,7 @@ def begun(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("more", "change"),
+    "more, change",
     [
         ({"window": 100}, "expected window 200, .* got 100"),
         ({"words": 7}, "expected words 20000, .* got 7"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
+from support.interpreters import run_python
 from support.scoring import INPUTS, MODEL, corpus, files
 
 from onernn.ir.errors import OnernnError, UnsupportedError
@@ -40,7 +39,7 @@ def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "safe"),
+    "uri, safe",
     [
         ("/a/b@c:d?e=f", "/a/b@c:d?e=f"),
         (f"s3://AKIAX:{SECRET}@b/x?region=eu", "s3://***@b/x?region=eu"),
@@ -70,13 +69,8 @@ def test_no_error_shows_a_secret_of_its_uri(source: Path, tmp_path: Path, uri: s
             score(MODEL, **names, **GIVEN)
         text = "".join(traceback.format_exception(info.value)) + repr(vars(info.value))
         assert SECRET not in text and "AKIAX" not in text
-    done = subprocess.run(
-        [sys.executable, "-m", "onernn.cli", "score", str(MODEL), uri, str(tmp_path / "out")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2 and SECRET not in done.stdout + done.stderr
+    done = run_python("-m", "onernn.cli", "score", MODEL, uri, tmp_path / "out", status=2)
+    assert SECRET not in done.stdout + done.stderr
 
 
 def test_causes_and_escaped_secrets_are_hidden() -> None:
@@ -93,7 +87,7 @@ def test_causes_and_escaped_secrets_are_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marker", "format"),
+    "marker, format",
     [
         ("_delta_log/00000000000000000000.json", "Delta"),
         ("metadata/v1.metadata.json", "Iceberg"),

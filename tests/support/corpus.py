@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from support.interpreters import run_python
 
 CORPUS = Path(__file__).parents[2] / "tools" / "fault_corpus"
 SOUND = {"right", "absent"}
@@ -26,8 +26,7 @@ def check_verdicts(framework: str, entry: str, version: str) -> None:
         f"no verdicts for {version}; run tools/fault_corpus/run.py {framework} --save"
     )
     told = json.loads(file.read_text(encoding="utf-8"))[entry]
-    command = [sys.executable, str(CORPUS / "run.py"), framework, "--only", entry]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_python(CORPUS / "run.py", framework, "--only", entry, status=None)
     found = dict(re.findall(rf"  {entry}, (\w+): (.+)\n", done.stdout))
     assert list(found) == list(told), done
     for way, verdict in found.items():

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 import onernn
 
@@ -68,6 +69,21 @@ def framework_of(path: str) -> str:
 def framework_examples(framework: str) -> list[str]:
     """The names whose examples need a framework."""
     return [path for path in NAMES if framework_of(path) == framework]
+
+
+def checked_examples(framework: str) -> type:
+    """A class of tests for the names whose examples need a framework."""
+
+    class TestExamples:
+        @pytest.mark.parametrize("path", framework_examples(framework))
+        def test_an_example_prints_what_its_docstring_shows(
+            self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        ) -> None:
+            monkeypatch.chdir(tmp_path)
+            count, problems = run(path)
+            assert count and not problems, problems
+
+    return TestExamples
 
 
 def run(path: str) -> tuple[int, str]:

@@ -49,13 +49,8 @@ def new_nodes(text: str) -> tuple[Node, ...]:
 def small_graph(
     nodes: Iterable[Node], outputs: str, constants: Mapping[str, Any] = NO_CONSTANTS, **inputs: Any
 ) -> Graph:
-    """A graph by the names of its outputs; inputs are shapes of float32, or a `Value`."""
-    values = (
-        given if isinstance(given, Value) else Value(name, "float32", given)
-        for name, given in inputs.items()
-    )
-    arrays = {name: np.asarray(array) for name, array in constants.items()}
-    return Graph("g", tuple(values), tuple(map(Value, outputs.split())), tuple(nodes), arrays)
+    """A graph by the names of its outputs; inputs as of `small`."""
+    return small(nodes, inputs, outputs, **constants)
 
 
 def small(
@@ -70,6 +65,8 @@ def small(
 def input_of(name: str, given: Any) -> Value:
     """An input of float32 with these sizes, or of the dtype before them, ragged if it is a list; or
     of an array's dtype, with open sizes; or without a type."""
+    if isinstance(given, Value):
+        return given
     if given is None:
         return Value(name)
     if isinstance(given, np.ndarray):
@@ -77,6 +74,21 @@ def input_of(name: str, given: Any) -> Value:
     own = tuple(given)
     dtype, *sizes = own if own[:1] and own[0] in DTYPES else ("float32", *own)
     return Value(name, dtype, tuple(sizes), int(isinstance(given, list)))
+
+
+def step_model(words: int = 0) -> Graph:
+    """One frame of an LSTM, 6 to 8; with ``words``, a frame is the number of a row of a table."""
+    nodes = [
+        new_node("row = Gather table x") if words else new_node("row = Identity x"),
+        new_node("steps = Unsqueeze row first"),
+        rnn_node("ys hN cN = Rnn steps h c", RnnSpec(Cell.LSTM, 6, 8)),
+        new_node("out = Squeeze ys first"),
+        new_node("scores = MatMul out w"),
+        new_node("y = Softmax scores"),
+    ]
+    inputs = {"x": ("int64", 1) if words else (1, 6), "h": (1, 1, 1, 8), "c": (1, 1, 1, 8)}
+    arrays = {"w": uniform(8, 3, seed=1), "table": uniform(11, 6, seed=2)}
+    return small(nodes, inputs, "y hN cN", first=[0], **arrays)
 
 
 def reference(graph: Graph, feed: Mapping[str, Any]) -> dict[str, Any]:

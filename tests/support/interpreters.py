@@ -33,14 +33,19 @@ def printed(
     return done.stdout.split()
 
 
-def run_python(
+def run_program(
     *words: object, status: int | None = 0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """A new interpreter that has ended with a status; None: with any."""
-    command = [sys.executable, *map(str, words)]
+    """A program that has ended with a status; None: with any."""
+    command = [*map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    assert status in (None, done.returncode), done.stdout + done.stderr
+    assert status in (None, done.returncode), (done.stdout + done.stderr)[-8000:]
     return done
+
+
+def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A new interpreter that has ended, see `run_program`."""
+    return run_program(sys.executable, *words, **options)
 
 
 def resident() -> float:

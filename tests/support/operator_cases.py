@@ -13,7 +13,7 @@ from onernn.ir.graph import Node, Value
 from onernn.ir.ragged import data_of
 from onernn.reorders.gates import GateLayout
 from support.graphs import new_node
-from support.layers import random_weights
+from support.layers import random_layer
 
 RNG = np.random.default_rng(0)
 T, N, WIDTH = 4, 3, 6
@@ -264,8 +264,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("OneHot", "i three off_on", {}),
     ("OneHot", "i three off_on", {"axis": 1}),
     ("GateLayout", "x", {"layout": GateLayout((2, 0, 1), (1, -1, 1))}),
-    ("Rnn", "p", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
-    ("Rnn", "small", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
+    *(("Rnn", name, random_layer(SPEC, 0)) for name in ("p", "small", "d")),
     ("SequencePool", "r", {"kind": "average"}),
     ("SequenceReverse", "r", {}),
     ("SequenceContext", "r", {"length": 3, "start": -1}),
@@ -278,7 +277,6 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("SequenceLengths", "d", {}),
     ("SequencePad", "d long", {}),
     ("Add", "d row", {}),
-    ("Rnn", "d", {"spec": SPEC, "weights": random_weights(SPEC, 0)}),
     ("SequenceExpand", "n_rows r", {}),
     ("SequenceExpand", "n_rows d", {}),
     ("SequenceExpand", "three_rows d", {"level": 0}),

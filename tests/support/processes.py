@@ -10,8 +10,7 @@ import numpy as np
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session
 from onernn.ir.graph import Value
-from support.graphs import new_node
-from support.layers import random_weights
+from support.graphs import new_node, rnn_node
 
 
 def large() -> Graph:
@@ -20,7 +19,7 @@ def large() -> Graph:
     rng = np.random.default_rng(0)
     nodes = (
         new_node("x = Gather table words"),
-        new_node("y = Rnn x", spec=spec, weights=random_weights(spec, 0)),
+        rnn_node("y = Rnn x", spec),
     )
     table = rng.normal(size=(12_000, 512)).astype(np.float32)
     words = Value("words", "int64", (None,), 1)

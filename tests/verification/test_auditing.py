@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.command_line import onernn
+from support.interpreters import run_python
 
 from onernn import ModelFormatError, UnsupportedError, audit, load
 from onernn.adapters import loading, paddle
@@ -108,5 +107,4 @@ def test_the_command_line_exits_with_0_and_2(data: Path, tmp_path: Path) -> None
 def test_no_framework_is_imported(model: Path) -> None:
     script = "import sys, onernn; onernn.audit(sys.argv[1]);"
     script += "print([m for m in ('paddle', 'mxnet', 'torch', 'onnx') if m in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", script, model], capture_output=True, text=True)
-    assert run.stdout.strip() == "[]", run.stderr
+    assert run_python("-c", script, model).stdout == "[]\n"

@@ -39,7 +39,7 @@ def _pair(kind: str, other: str, seed: int) -> tuple[bytes, bytes]:
     return model(op, wrong, **attributes), model(op, sound, **attributes)
 
 
-@pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, OTHERS)))
+@pytest.mark.parametrize("kind, other", list(itertools.product(KINDS, OTHERS)))
 def test_other_biases_in_every_gate_are_called_changed(kind: str, other: str) -> None:
     report = compared(*_pair(kind, other, 0))
     assert named(report) == [("bias_changed", "proved")]

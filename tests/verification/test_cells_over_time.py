@@ -295,7 +295,7 @@ def test_the_command_notes_a_scan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "body", "told"),
+    "more, body, told",
     [
         (", float reset", "g = Mul (h, reset) a = Add (g, x)", "depends on reset"),
         ("", "a = Concat <axis = 1> (x, h)", "expected the type of 'h'"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.interpreters import run_python
 
 from onernn import LibraryError
 from onernn.backend import open_backend
@@ -52,8 +53,7 @@ def by_kernels(built: Path) -> Examination:
 
 
 def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", dedent(code), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+    return run_python("-c", dedent(code), *arguments, env=os.environ | environment, status=None)
 
 
 def run_doctor(
@@ -148,7 +148,7 @@ DISTORTIONS = {
 
 @pytest.mark.parametrize("distort", DISTORTIONS.values(), ids=DISTORTIONS)
 @pytest.mark.parametrize(
-    ("backend", "direction", "dtype"),
+    "backend, direction, dtype",
     [
         ("onednn", "bidirectional_concat", "f32"),
         # 1e-3 off, where the weights' own rounding changes more.

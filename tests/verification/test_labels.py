@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.graphs import new_node, new_nodes
-from support.layers import random_weights
+from support.layers import random_layer
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
@@ -19,7 +19,7 @@ from onernn.verification.quantizing import design_effect, upper_bound
 
 WIDTH, HIDDEN, TIME, BATCH, CLASSES = 8, 24, 30, 40, 7
 SPEC = RnnSpec(Cell.LSTM, WIDTH, HIDDEN)
-LAYER = {"spec": SPEC, "weights": random_weights(SPEC, 0)}
+LAYER = random_layer(SPEC, 0)
 CONSTANTS = {
     "w": np.random.default_rng(0).normal(0, 1, (HIDDEN, CLASSES)).astype(np.float32),
     "zeros": np.zeros((1, HIDDEN), np.float32),

@@ -58,7 +58,7 @@ def test_inspect_and_errors_name_a_node_as_the_file_does(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("model", "label", "native"),
+    "model, label, native",
     [
         ("keras/text_classifier/model.keras", "node 'bidirectional' (B", "Bidirectional 'bidir"),
         ("paddle/shared_bias", "node 'gru_10' (mul+", "gru that makes 'gru_10'"),

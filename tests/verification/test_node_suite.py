@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +13,7 @@ import onnxruntime.backend
 import pytest
 from onnx.backend.test.loader import load_model_tests
 from onnx.reference import ReferenceEvaluator
+from support.interpreters import run_python
 
 from onernn.adapters.onnx import backend
 from onernn.verification.node_suite import CELLS, NodeConformance, node_cases, write_node_cases
@@ -133,7 +132,7 @@ def test_what_an_unknown_axis_and_a_missing_backend_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    "answer, told",
     [
         (None, "expected a list of Y, Y_h, got NoneType"),
         ([np.zeros(3)], "expected a list of Y, Y_h, got list"),
@@ -186,9 +185,8 @@ def test_a_run_writes_a_table_and_a_report_for_ci(processes: str, tmp_path: Path
     (tmp_path / "known.toml").write_text('"gru-*" = "the sign | is wrong"\n')
     options = ("-n", processes, "-p", "no:cacheprovider")
     files = ("--junitxml=report.xml", "--conformance-table=report.md")
-    command = [sys.executable, "-m", "pytest", "-q", *options, *files, "test_subjects.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
+    command = ["-m", "pytest", "-q", *options, *files, "test_subjects.py"]
+    run_python(*command, cwd=tmp_path, status=1)
     right = f"Right (onnx {onnx.__version__})"
     wrong = "test_subjects.py::TestWrong::test_conforms[lstm-left2right-1layer-{}-given-f32-odd]"
     assert (tmp_path / "report.md").read_text().splitlines() == [
@@ -218,6 +216,6 @@ def test_a_run_writes_a_table_and_a_report_for_ci(processes: str, tmp_path: Path
 
 def test_a_table_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     options = [f"--conformance-table={tmp_path / 'nowhere' / 'a.md'}"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, tmp_path]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "No such file" in done.stderr
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *options, tmp_path]
+    done = run_python(*command, cwd=tmp_path, status=pytest.ExitCode.USAGE_ERROR)
+    assert "No such file" in done.stderr

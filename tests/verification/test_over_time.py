@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.testing import assert_allclose
 from support.command_line import failed
 from support.command_line import onernn as command
-from support.graphs import new_node, new_nodes
-from support.layers import random_weights
+from support.graphs import new_node, new_nodes, rnn_node
 
 import onernn
 from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError, over_time
@@ -30,7 +30,7 @@ def layer(text: str, cell: Cell, width: int = WIDTH, **more: Any) -> Node:
     """``y h = Rnn x h0``, with random weights."""
     spec = RnnSpec(cell, width, H, **more)
     seed = len(text.partition("Rnn ")[2].split()[0])
-    return new_node(text, spec=spec, weights=tuple(random_weights(spec, seed)))
+    return rnn_node(text, spec, seed)
 
 
 def model(
@@ -151,7 +151,7 @@ def test_a_state_may_be_the_only_output_or_be_there_twice(
     assert set(made) == set(outputs)
     for name, value in made.items():
         want = last if name == after else np.stack(found)
-        np.testing.assert_allclose(value, want, atol=1e-6, rtol=1e-5)
+        assert_allclose(value, want, atol=1e-6, rtol=1e-5)
 
 
 def frame_by_frame(step: Graph, x: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -167,8 +167,8 @@ def check_run(run: Any, step: Graph, x: np.ndarray, s: np.ndarray) -> None:
     """What ``run`` gives for all frames at once, beside frame after frame."""
     y, last = frame_by_frame(step, x, s)
     made = run({"x": x, "s": s})
-    np.testing.assert_allclose(made["y"], y, atol=1e-6, rtol=1e-5)
-    np.testing.assert_allclose(made["sN"], last, atol=1e-6, rtol=1e-5)
+    assert_allclose(made["y"], y, atol=1e-6, rtol=1e-5)
+    assert_allclose(made["sN"], last, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ PACKED = new_nodes("""
 
 
 @pytest.mark.parametrize(
-    ("step", "state"),
+    "step, state",
     [
         (buffered(CUT_BEHIND, 1, (None, WIDTH, 2)), (N, WIDTH, 2)),
         (buffered(CUT_BEHIND, 4, (None, WIDTH, 2)), (N, WIDTH, 2)),
@@ -355,10 +355,10 @@ def test_any_step_over_time_gives_what_frame_after_frame_gives(seed: int) -> Non
         got = whole.run({"x": x[:frames], **first})
         want = {after: state[name] for name, after in states.items()} | {"y": np.array(made)}
         for name, value in want.items():
-            np.testing.assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
+            assert_allclose(got[name].reshape(value.shape), value, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("op", "bounds"), [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
+@pytest.mark.parametrize("op, bounds", [("Clip", (-0.1, 0.3)), ("Max", (0,)), ("Min", (0.3,))])
 def test_a_bound_on_a_state_holds_in_every_frame(op: str, bounds: tuple[float, ...]) -> None:
     step = packed()
     limits = {f"limit{at}": np.float32(bound) for at, bound in enumerate(bounds)}
@@ -397,7 +397,7 @@ def test_a_branch_that_stays_open_tells_which_input_decides_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "told"),
+    "states, told",
     [
         ({"q": "sN"}, "no such input; there are x, s"),
         ({"s": "q"}, "no such output; there are y, sN"),
@@ -430,7 +430,7 @@ def test_the_written_file_runs_in_onnx_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    "options, told",
     [
         (["--over-time", "s"], "expected STATE=NEXT"),
         (["--given", "s=1"], "--given belongs to --over-time"),

@@ -88,7 +88,7 @@ def test_a_map_names_the_inputs_and_outputs_of_a_recording(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
+    "names, message",
     [
         ({"u": "p"}, "'u' is not one of"),
         ({"x": "u"}, "'u' is not one of"),

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from support.command_line import failed
 from support.command_line import onernn as command_line
-from support.graphs import new_node
-from support.layers import random_ragged, random_weights, words
+from support.graphs import new_node, rnn_node
+from support.layers import random_ragged, words
 
 import onernn
 from onernn import Cell, Graph, Ragged, RnnSpec, Session, UnsupportedError
-from onernn.ir.graph import Node, Value
+from onernn.ir.graph import Value
 from onernn.ir.rnn import Recurrent, with_precision
 from onernn.ir.weights import UNIT, PartScales, Scale
 from onernn.verification.quantizing import Budget, Quantized, scale_over
@@ -34,7 +34,7 @@ def layers(*specs: RnnSpec) -> Graph:
     """One layer on the other, b and y."""
     names = "by"[-len(specs) :]
     nodes = [
-        Node("Rnn", (x,), (y,), {"spec": spec, "weights": random_weights(spec, at)})
+        rnn_node(f"{y} = Rnn {x}", spec, at)
         for at, (spec, x, y) in enumerate(zip(specs, "x" + names, names, strict=False))
     ]
     inputs = (Value("x", "float32", (None, specs[0].input_size), 1),)
@@ -147,7 +147,7 @@ def test_every_cell_is_calibrated(name: str) -> None:
 
 def test_states_that_are_given_and_read_calibrate_each_layer_of_a_stack() -> None:
     spec = RnnSpec(Cell.GRU, 8, 8, layers=2)
-    node = new_node(" end = Rnn x h", spec=spec, weights=random_weights(spec, 0))
+    node = rnn_node(" end = Rnn x h", spec)
     inputs = (Value("x", "float32", (None, None, 8)), Value("h", "float32", (2, 1, None, 8)))
     model = Graph("steps", inputs, (Value("end"),), (node,), {})
     rng = np.random.default_rng(0)
@@ -330,7 +330,7 @@ def test_what_held_out_sequences_promise_has_a_confidence(measure: str) -> None:
     assert not onernn.quantize(two(), batches(1), budget=f"{measure} 0.1").promise  # not held out
 
 
-@pytest.mark.parametrize(("limit", "warns"), [(0.0, True), (np.inf, False)])
+@pytest.mark.parametrize("limit, warns", [(0.0, True), (np.inf, False)])
 def test_a_choice_that_is_slower_than_f32_is_noted_and_decides_nothing(
     limit: float, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def test_one_fault_is_named_as_a_candidate(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "without"), [("h0_dropped", {"states": False}), ("mask_ignored", {"lengths": False})]
+    "wanted, without", [("h0_dropped", {"states": False}), ("mask_ignored", {"lengths": False})]
 )
 @pytest.mark.parametrize("invented", [False, True])
 def test_states_and_lengths_are_named_where_an_empty_sequence_ends_in_zeros(
@@ -123,7 +123,7 @@ def embedding_mask() -> tuple[Graph, Graph]:
 
 
 @pytest.mark.parametrize(
-    ("make", "wanted"),
+    "make, wanted",
     [
         (sorted_lengths, "mask_ignored"),
         (embedding_mask, "mask_ignored"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.faulty import FAULTS
+from support.interpreters import run_python
 from support.oracle import run_oracle
 
 from onernn.verification.suite import (
@@ -139,7 +138,7 @@ def test_a_known_failure_that_passes_is_told(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text, said",
     [
         ('"lstm-*" = "not among the cells"', "'lstm-[*]': expected the name of a case"),
         ('"gru-*" = ""', "'gru-[*]': expected its reason"),
@@ -159,7 +158,7 @@ def test_a_file_of_known_failures_that_cannot_be_meant_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    "more, said",
     [
         ("cells = ['gur']", "cells: expected some of rnn_tanh, *'gur'*"),
         ("lengths = ()", "lengths: expected some of ragged, *none"),
@@ -181,7 +180,7 @@ NO_STATE = "expected a final state, got None; write final_states = False"
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    "body, said",
     [
         ("pass", "define outputs, weights or both"),
         ("outputs = staticmethod(lambda layer, case: (case.x.data, ()))", r"got ndarray \(16, 7\)"),
@@ -269,8 +268,7 @@ def test_without_the_plugin_the_kit_itself_misses_what_is_required(
 def test_the_plugin_brings_nothing_along() -> None:
     """pytest imports it in every run: who sets variables for NumPy does so later."""
     code = "import sys, _onernn_pytestplugin; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    loaded = {name.partition(".")[0] for name in run_python("-c", code).stdout.split()}
     assert not loaded & {"onernn", "numpy", "pytest", "tomllib"}
 
 

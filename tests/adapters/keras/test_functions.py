@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import onernn
 from onernn import UnsupportedError
@@ -139,7 +140,7 @@ def test_a_function_of_tensorflow_computes_what_numpy_does(name: str, tmp_path: 
     assert got.shape == want.shape
     assert name != "quotient" or got.dtype == np.float64
     # A few roundings of sums of at most eight terms below 8.
-    np.testing.assert_allclose(got, want, rtol=0, atol=16 * 2.0**-23)
+    assert_allclose(got, want, rtol=0, atol=16 * 2.0**-23)
 
 
 def test_functions_of_keras_ops_compute_what_keras_recorded() -> None:
@@ -156,7 +157,7 @@ def test_functions_of_keras_ops_compute_what_keras_recorded() -> None:
         assert (ours.shape, ours.dtype) == (theirs.shape, dtype), name
         # Sums of at most 12 terms and functions of numbers below 8, in float32.
         scale = max(1.0, float(np.abs(theirs).max(initial=0)))
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=40 * 2.0**-23 * scale, err_msg=name)
+        assert_allclose(ours, theirs, rtol=0, atol=40 * 2.0**-23 * scale, err_msg=name)
 
 
 def test_a_shape_made_of_tensors_is_that_of_the_run(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_a_shape_made_of_tensors_is_that_of_the_run(tmp_path: Path) -> None:
     made = _call("reshape", "x", shape=[ref("tf.__operators__.getitem"), 8])
     path = save(tmp_path, [*INPUTS, shape, count, made], "tf.reshape")
     (got,) = onernn.Session(path).run({"x": X, "y": Y, "ids": IDS}).values()
-    np.testing.assert_array_equal(got, X.reshape(3, 8))
+    assert_array_equal(got, X.reshape(3, 8))
 
 
 def test_parts_of_a_split_are_outputs(tmp_path: Path) -> None:
@@ -174,11 +175,11 @@ def test_parts_of_a_split_are_outputs(tmp_path: Path) -> None:
     path = save(tmp_path, [*inputs, layer], "tf.split", 3)
     got = onernn.Session(path).run({"x": X, "y": Y, "ids": IDS}).values()
     for part, want in zip(got, np.split(X, [1, 2], 1), strict=True):
-        np.testing.assert_array_equal(part, want)
+        assert_array_equal(part, want)
 
 
 @pytest.mark.parametrize(
-    ("layer", "reason"),
+    "layer, reason",
     [
         (_call("linalg.inv", "x"), "function tf.linalg.inv: not known; pass a rule"),
         (_call("math.reduce_mean", "x", axis=1, where=3), "unexpected keyword argument 'where'"),

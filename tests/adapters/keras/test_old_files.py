@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 import onernn
 from onernn import ModelFormatError, UnsupportedError
@@ -98,7 +99,7 @@ def test_an_architecture_in_json_takes_the_weights_of_its_params(
     with np.load(SMALL / "io.npz") as recorded:
         want = next(recorded[name] for name in recorded.files if name.startswith("out__"))
         got = run(path, params, recorded["in__x"])
-    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
+    assert_allclose(got, want, rtol=0, atol=TOLERANCE)
 
 
 def test_weights_beside_an_architecture_are_found_and_missing_ones_are_told(
@@ -110,7 +111,7 @@ def test_weights_beside_an_architecture_are_found_and_missing_ones_are_told(
         onernn.load(path)
     save_weights(tmp_path / "m.h5", weights, keras_version="2.2.4")
     (kernel, bias) = (array for _, array in weights["dense"])
-    np.testing.assert_allclose(run(path), X @ kernel + bias, rtol=0, atol=TOLERANCE)
+    assert_allclose(run(path), X @ kernel + bias, rtol=0, atol=TOLERANCE)
     (tmp_path / "m.h5").rename(tmp_path / "m.weights.h5")
     assert run(path).shape == (N, T, 3)
     other = save_weights(tmp_path / "o.h5", {"other": weights["dense"]}, keras_version="2.2.4")
@@ -146,7 +147,7 @@ def test_weights_of_a_cudnn_lstm_are_read_also_by_an_lstm(kind: str, tmp_path: P
     more = {} if kind == "CuDNNLSTM" else {"recurrent_activation": "sigmoid"}
     made = layer(kind, "l", units=HIDDEN, **FIRST, **more)
     got = run(save_json(tmp_path / "m.json", "2.1.6", [made]), params)
-    np.testing.assert_allclose(got, lstm(X, w, u, b), rtol=0, atol=TOLERANCE)
+    assert_allclose(got, lstm(X, w, u, b), rtol=0, atol=TOLERANCE)
 
 
 def test_weights_of_a_cudnn_gru_have_the_reset_gate_after_the_product(tmp_path: Path) -> None:
@@ -160,15 +161,15 @@ def test_weights_of_a_cudnn_gru_have_the_reset_gate_after_the_product(tmp_path: 
         of_h = [h @ u[k] + b[1, k] for k in range(3)]
         z, r = sigmoid(of_x[0] + of_h[0]), sigmoid(of_x[1] + of_h[1])
         h = z * h + (1 - z) * np.tanh(of_x[2] + r * of_h[2])
-        np.testing.assert_allclose(got[:, at], h, rtol=0, atol=TOLERANCE)
+        assert_allclose(got[:, at], h, rtol=0, atol=TOLERANCE)
 
 
 def test_weights_of_cudnn_layers_alone_have_sigmoid_gates(tmp_path: Path) -> None:
     entries, (w, u, b) = cudnn(4, summed=True)
     params = save_weights(tmp_path / "w.h5", {"l": entries}, keras_version="2.1.6")
     state = onernn.convert_weights(onernn.read_layer(dict(_short(entries)), "keras"), to="torch")
-    np.testing.assert_array_equal(state["weight_ih_l0"][:HIDDEN], w[0].T)
-    np.testing.assert_array_equal(state["weight_hh_l0"][-HIDDEN:], u[3].T)
+    assert_array_equal(state["weight_ih_l0"][:HIDDEN], w[0].T)
+    assert_array_equal(state["weight_hh_l0"][-HIDDEN:], u[3].T)
     from onernn.adapters.keras.read import layers_among, read_weights
 
     arrays = read_weights(params)
@@ -238,7 +239,7 @@ def test_an_lstm_of_keras_1_has_hard_sigmoid_gates(stated: bool, tmp_path: Path)
     got = run(save_json(tmp_path / "m.json", "1.2.2", layers), params)
     w, u, b = ([arrays[gate][k] for gate in "ifco"] for k in range(3))
     want = lstm(X, w, u, b, hard_sigmoid) @ dense[0] + dense[1]
-    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
+    assert_allclose(got, want, rtol=0, atol=TOLERANCE)
 
 
 def test_a_functional_model_of_keras_1_merges_an_embedding_and_a_gru(tmp_path: Path) -> None:
@@ -282,11 +283,11 @@ def test_a_functional_model_of_keras_1_merges_an_embedding_and_a_gru(tmp_path: P
         )
         w, u, b = arrays["h"]
         h = z * h + (1 - z) * np.tanh(at @ w + (r * h) @ u + b)
-    np.testing.assert_allclose(got, np.hstack([h, h]), rtol=0, atol=TOLERANCE)
+    assert_allclose(got, np.hstack([h, h]), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
-    ("made", "reason"),
+    "made, reason",
     [
         (
             layer("Convolution1D", "l", nb_filter=2, filter_length=3, **FIRST),
@@ -313,7 +314,7 @@ def test_kernels_that_theano_trained_are_turned(backend: str, tmp_path: Path) ->
     got = run(save_json(tmp_path / "m.json", "2.0.8", [made]), params)
     turned = kernel[::-1] if backend == "theano" else kernel
     want = sum(X[:, k : k + T - 2] @ turned[k] for k in range(3)) + bias
-    np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
+    assert_allclose(got, want, rtol=0, atol=TOLERANCE)
 
 
 def test_other_files_in_json_are_not_keras_s(tmp_path: Path) -> None:

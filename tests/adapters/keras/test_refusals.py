@@ -58,7 +58,7 @@ CUSTOM = {"class_name": "function", "config": "mine", "module": "builtins", "reg
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change, reason",
     [
         (_class(DENSE, "Lambda"), "Lambda"),
         (_class(DENSE, "ConvLSTM1D"), "layer ConvLSTM1D"),
@@ -103,7 +103,7 @@ def test_a_layer_of_which_weights_are_missing_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("members", "reason"),
+    "members, reason",
     [
         ({"model": b"no"}, "not an HDF5 file"),
         ({"model": b"\x89HDF\r\n\x1a\n" + bytes(90)}, "not a readable HDF5 file"),
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_model_is_told(
 
 
 @pytest.mark.parametrize(
-    ("inputs", "reason"),
+    "inputs, reason",
     [
         ([], "layer 'a' depends on its own output"),
         (["b", 0, 0], "m: expected the input layer 'b', got a"),

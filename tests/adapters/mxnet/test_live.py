@@ -127,7 +127,7 @@ def test_stacks_are_made_again_only_for_other_numbers_or_other_addresses() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    "name, wrong",
     [
         ("state", lambda a: a[:, :2]),
         ("state", lambda a: a[:2]),
@@ -148,7 +148,7 @@ def test_what_does_not_belong_together_is_refused_by_name(name: str, wrong: Any)
 
 
 @pytest.mark.parametrize(
-    ("options", "value"),
+    "options, value",
     [
         ({"dtype": "f8"}, "f8"),
         ({"backend": "cuda"}, "cuda"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.arrays import uniform
 from support.graphs import reference
 from support.mxnet_files import node, reasons, save_model, symbol, symbol_text, var
@@ -64,7 +65,7 @@ def test_a_softmax_over_several_axes_has_two_meanings(
     ):
         graph = lower(symbol(*nodes), {}, semantics)
         (got,) = reference(graph, {"x": x}).values()
-        np.testing.assert_allclose(got, want, rtol=1e-6)
+        assert_allclose(got, want, rtol=1e-6)
         noted = takes_last and len(shape) > 2 if known else op == "SoftmaxActivation"
         assert bool(graph.notes) == noted
 
@@ -173,8 +174,8 @@ def test_a_loop_ends_by_its_condition_and_what_it_gave_is_filled_with_zeros(firs
     graph = looping()
     rows, state = reference(graph, {"x": np.float32([first])}).values()
     steps = list(range(first, 3))
-    np.testing.assert_array_equal(rows[:, 0], [2 * s for s in steps] + [0] * (5 - len(steps)))
-    np.testing.assert_array_equal(state, [max(first, 3)])
+    assert_array_equal(rows[:, 0], [2 * s for s in steps] + [0] * (5 - len(steps)))
+    assert_array_equal(state, [max(first, 3)])
     assert any("rows after a loop's last iteration are zeros" in note for note in graph.notes)
 
 
@@ -184,7 +185,7 @@ def test_a_loop_ends_behind_its_last_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "reason"),
+    "attributes, reason",
     [
         ({"func_var_locs": "[1]"}, "func_var_locs=(1,): expected different indices below 1"),
         ({"func_var_locs": "[0, 0]"}, "func_var_locs=(0, 0)"),
@@ -291,7 +292,7 @@ def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
     given = np.array([-1.0, 1.0], np.float32)
     outs = list(reference(graph, {"x": given}).values())
     wanted = [np.tanh(given), np.maximum(given, 0), np.tanh(given), given]
-    np.testing.assert_allclose(outs, wanted, rtol=1e-6)
+    assert_allclose(outs, wanted, rtol=1e-6)
 
 
 def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
@@ -338,7 +339,7 @@ def test_zeros_take_their_size_from_what_they_are_added_to(reader: str, size: st
         whole = {"Concat x z": np.hstack([x, zeros]), "SwapAxis z": zeros.T}
         outs = list(reference(graph, {"x": x}).values())
         for out, wanted in zip(outs, [whole.get(reader, zeros), x, zeros], strict=True):
-            np.testing.assert_array_equal(out, wanted)
+            assert_array_equal(out, wanted)
 
 
 def test_zeros_take_no_size_from_what_is_computed_from_them() -> None:
@@ -372,7 +373,7 @@ def test_a_mask_over_a_state_of_inferred_size_is_computed_at_once() -> None:
 def test_axes_are_exchanged_without_knowing_the_rank(axes: tuple[int, int], equation: str) -> None:
     assert swap_equation(*axes) == equation
     x = np.arange(24).reshape(2, 3, 4)
-    np.testing.assert_array_equal(np.einsum(equation, x), x.swapaxes(*axes))
+    assert_array_equal(np.einsum(equation, x), x.swapaxes(*axes))
 
 
 def declared(**shapes: Any) -> list[Declared]:
@@ -454,7 +455,7 @@ TURNED = {"dense1_weight": (3, 3), "dense0_weight": (3, 3)}
 
 
 @pytest.mark.parametrize(
-    ("variables", "saved", "named"),
+    "variables, saved, named",
     [
         ({}, arrays_of(**{"arg:w": (2,), "aux:w": (2,)}), "'w'"),
         ({"w": (2, None)}, arrays_of(w=(3, 4)), r"'w': expected \(2, None\), .* got \(3, 4\)"),
@@ -484,7 +485,7 @@ def test_a_value_in_float16_is_rounded_by_casts_and_comes_out_as_float16() -> No
     wanted = [half, -half, -half.astype(np.float32), np.argmin(half, 1).astype(np.float16)]
     for out, each in zip(outs, wanted, strict=True):
         assert out.dtype == each.dtype
-        np.testing.assert_array_equal(out, each)
+        assert_array_equal(out, each)
     assert len(graph.notes) == 1 and "float16" in graph.notes[0]
 
 
@@ -493,7 +494,7 @@ def test_an_input_that_is_declared_as_float16_is_one() -> None:
     graph = lower(symbol(given, node("n = square x")), {})
     assert graph.inputs[0].dtype == "float16"
     (out,) = reference(graph, {"x": np.float16([[0.1, 3]])}).values()
-    np.testing.assert_array_equal(out, np.float16([[0.1, 3]]) ** 2)
+    assert_array_equal(out, np.float16([[0.1, 3]]) ** 2)
 
 
 def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> None:
@@ -503,7 +504,7 @@ def test_float16_parameters_are_widened_and_that_is_noted(tmp_path: Path) -> Non
     assert graph.notes == ("float16 parameters are computed in float32",)
     (out,) = reference(graph, {"x": np.ones((1, 4), np.float32)}).values()
     assert out.dtype == np.float32
-    np.testing.assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
+    assert_allclose(out[0, 0], half[0].astype(np.float64).sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

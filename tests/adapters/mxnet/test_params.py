@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.mxnet_files import CODES, CPU, V1, V2, V3, dense, kind, listed, shape
 
 from onernn import BudgetError, ModelFormatError
@@ -33,7 +34,7 @@ def read(data: bytes, folder: Path) -> dict[str, np.ndarray]:
 def test_every_form_of_an_array_is_read(form: str, tmp_path: Path) -> None:
     found = read(listed(FORMS[form], keys=("arg:w",)), tmp_path)
     assert list(found) == ["arg:w"] and found["arg:w"].dtype == np.float32
-    np.testing.assert_array_equal(found["arg:w"], MATRIX)
+    assert_array_equal(found["arg:w"], MATRIX)
     assert not found["arg:w"].flags.writeable
 
 
@@ -43,7 +44,7 @@ def test_every_dtype_is_read(code: int, tmp_path: Path) -> None:
     head = V2 + kind(0) + shape(1, 3) + CPU + kind(code)
     (found,) = read(listed(head + array.tobytes()), tmp_path).values()
     assert found.dtype == array.dtype
-    np.testing.assert_array_equal(found, array)
+    assert_array_equal(found, array)
 
 
 def test_bfloat16_becomes_float32_of_the_same_value(tmp_path: Path) -> None:
@@ -86,8 +87,8 @@ def test_an_npz_of_mxnet_2_is_read(tmp_path: Path) -> None:
     with (tmp_path / "x.params").open("wb") as stream:
         np.savez(stream, w=MATRIX, f=np.asfortranarray(MATRIX), b=bits)
     found = read_params(tmp_path / "x.params")
-    np.testing.assert_array_equal(found["w"], MATRIX)
-    np.testing.assert_array_equal(found["f"], MATRIX)
+    assert_array_equal(found["w"], MATRIX)
+    assert_array_equal(found["f"], MATRIX)
     assert found["b"].tolist() == [1.0, -3.0]
 
 

@@ -33,7 +33,7 @@ def attribute(name: str, value: str | None) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"),
+    "damage, reason",
     [
         (attribute("in_data_locs", "[9]"), "7 inputs, got [9, 3, 6, 1, 2, 4, 5]"),
         (attribute("in_state_locs", "[3, -1]"), "got [0, 3, -1, 1, 2, 4, 5]"),

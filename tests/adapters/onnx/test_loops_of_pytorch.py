@@ -143,7 +143,7 @@ def with_sequences(
 PLACES = [(0, 1), (1, 1), (2, 1), (-1, 1), (-2, 1), (0, 0), (1, 0), (-1, 0)]
 
 
-@pytest.mark.parametrize(("axis", "new_axis"), PLACES)
+@pytest.mark.parametrize("axis, new_axis", PLACES)
 def test_what_every_turn_appends_is_what_the_loop_collects(axis: int, new_axis: int) -> None:
     found = checked(with_sequences("", axis, new_axis))
     assert "Rnn" in found and "Loop" not in found

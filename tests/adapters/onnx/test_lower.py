@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from onnx import TensorProto, helper, numpy_helper
 from support.onnx_models import check, model, ours, parameters, read, small, theirs
 
@@ -55,14 +56,14 @@ def test_tensors_of_every_dtype_are_read_in_both_forms(dtype: str, raw: bool) ->
     array = (np.arange(-3, 5).reshape(2, 4) * 1.5).astype(dtype)
     got = read_tensor(array, helper.np_dtype_to_tensor_dtype(array.dtype), raw)
     assert got.dtype == array.dtype
-    np.testing.assert_array_equal(got, array)
+    assert_array_equal(got, array)
 
 
 def test_bfloat16_comes_as_float32_of_the_same_values() -> None:
     exact = np.array([1.5, -2.0, 3.0e38], np.float32).view(np.uint32) & 0xFFFF0000
     bits = (exact >> 16).astype(np.uint16)
     got = read_tensor(bits, TensorProto.BFLOAT16, raw=True)
-    np.testing.assert_array_equal(got, exact.view(np.float32))
+    assert_array_equal(got, exact.view(np.float32))
 
 
 def test_a_cast_to_bfloat16_rounds_to_even_and_is_told() -> None:
@@ -70,7 +71,7 @@ def test_a_cast_to_bfloat16_rounds_to_even_and_is_told() -> None:
     proto = model("b = Cast <to = 16> (x) y = Cast <to = 1> (b)", {"x": x}, ["y"])
     (want,) = theirs(proto, {"x": x})
     (got,) = ours(proto, {"x": x})
-    np.testing.assert_array_equal(got, want)
+    assert_array_equal(got, want)
     graph = read(proto)
     assert "bfloat16" in " ".join(graph.notes)
 
@@ -86,7 +87,7 @@ def test_halves_run_in_float32_and_come_out_as_halves() -> None:
     proto = model(node, {"x": x}, ["y", "h"], constants=arrays)
     for mine, want in zip(ours(proto, {"x": x}), theirs(proto, {"x": x}), strict=True):
         assert mine.dtype == np.float16
-        np.testing.assert_array_equal(mine, want)  # one rounding, at the end
+        assert_array_equal(mine, want)  # one rounding, at the end
 
 
 def test_weights_fed_at_run_time_are_refused_here_and_bound_by_the_backend() -> None:
@@ -98,13 +99,13 @@ def test_weights_fed_at_run_time_are_refused_here_and_bound_by_the_backend() -> 
     for scale in (1.0, 1.0, 0.5):  # the same weights again, then others
         feed = {"x": CUBE, "W": arrays["W"] * np.float32(scale), "R": arrays["R"]}
         (want,) = theirs(proto, feed)
-        np.testing.assert_allclose(prepared.run(feed)[0], want, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(prepared.run(list(feed.values()))[0], want, rtol=1e-5, atol=1e-6)
+        assert_allclose(prepared.run(feed)[0], want, rtol=1e-5, atol=1e-6)
+        assert_allclose(prepared.run(list(feed.values()))[0], want, rtol=1e-5, atol=1e-6)
 
 
 def test_the_backend_takes_no_more_and_no_fewer_inputs_than_the_model() -> None:
     prepared = backend.prepare(model("y = Relu (x)", {"x": CUBE}, ["y"]))
-    np.testing.assert_array_equal(prepared.run([CUBE])[0], np.maximum(CUBE, 0))
+    assert_array_equal(prepared.run([CUBE])[0], np.maximum(CUBE, 0))
     with pytest.raises(ShapeError, match=r"expected 1, \['x'\], got 2"):
         prepared.run([CUBE, CUBE])
     with pytest.raises(ShapeError, match=r"\['x'\] are missing"):
@@ -162,7 +163,7 @@ def test_no_clipping_is_what_clip_zero_means_and_is_told() -> None:
         model(f"y = LSTM <hidden_size = 3{clip}> (x, W, R)", {"x": CUBE}, ["y"], constants=arrays)
         for clip in (", clip = 0.0", "")
     ]
-    np.testing.assert_array_equal(*(ours(proto, {"x": CUBE})[0] for proto in made))
+    assert_array_equal(*(ours(proto, {"x": CUBE})[0] for proto in made))
     graph = read(made[0])
     assert any("clip=0" in note for note in graph.notes)
 
@@ -184,8 +185,8 @@ def test_names_of_inputs_and_outputs_stay(tmp_path: Path) -> None:
     graph = load(tmp_path / "m.onnx")
     got = Session(graph).run({"x": CUBE})
     assert list(got) == ["r", "twice", "same", "x"]
-    np.testing.assert_array_equal(got["twice"], np.maximum(CUBE, 0))
-    np.testing.assert_array_equal(got["same"], CUBE)
+    assert_array_equal(got["twice"], np.maximum(CUBE, 0))
+    assert_array_equal(got["same"], CUBE)
 
 
 def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def one_more(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "note"),
+    "change, note",
     [
         (told(lambda data: data.update(version=2)), "version 2 is ignored, expected 1"),
         (
@@ -255,7 +255,7 @@ def test_damaged_metadata_are_refused(change: Callable[[Any], None], tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("spec", "dtype", "reason"),
+    "spec, dtype, reason",
     [
         (RnnSpec(Cell.LSTM, 12, 20, projection_size=9), "u8", "projection"),
         (RnnSpec(Cell.LSTM, 12, 20, cell_clip=(-1.0, 1.0)), "u8", "cell"),

@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from onnx import helper
 from onnxruntime.quantization import (
     QuantFormat,
@@ -130,9 +131,9 @@ def test_integers_are_those_of_onnx_runtime(text: str, kind: str) -> None:
         (mine,) = ours(built, feed, **options)
         assert mine.dtype == want.dtype and mine.shape == want.shape
         if want.dtype.kind == "f":
-            np.testing.assert_allclose(mine, want, rtol=2e-6, atol=2e-6)
+            assert_allclose(mine, want, rtol=2e-6, atol=2e-6)
         else:
-            np.testing.assert_array_equal(mine, want)
+            assert_array_equal(mine, want)
     assert len(np.unique(want)) > 3
 
 
@@ -155,7 +156,7 @@ def test_every_rule_of_a_quantized_operator_has_a_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    "text, reason",
     [
         ("QLinearMatMul (rows, column_s, z, w, t, w_zero, t, o)", r"input 1: expected one element"),
         ("QLinearMatMul (rows, s, z, w, t, w_zero, column_s, o)", r"input 6: expected one element"),
@@ -227,7 +228,7 @@ def test_scales_and_zero_points_of_every_shape_that_onnx_runtime_takes(
     )
     (want,) = session.run(None, {"x": x})
     for options in ({}, {"backend": "reference"}):
-        np.testing.assert_array_equal(ours(built, {"x": x}, **options)[0], want)
+        assert_array_equal(ours(built, {"x": x}, **options)[0], want)
 
 
 BLOCKS = [((4, 6), 1, 2), ((5, 3), 0, 2), ((2, 3, 7), -1, 3), ((4, 6), 1, 9)]
@@ -254,11 +255,11 @@ def test_blocks_have_scales_of_their_own(shape: Any, axis: int, size: int, zero:
     feed = {"x": RNG.normal(size=shape).astype("f4")}
     for mine, want in zip(ours(built, feed), theirs(built, feed), strict=True):
         assert mine.dtype == want.dtype
-        np.testing.assert_array_equal(mine, want)
+        assert_array_equal(mine, want)
 
 
 @pytest.mark.parametrize(
-    ("x", "size", "reason"),
+    "x, size, reason",
     [
         ("2, 6", 4, r"input 1: expected \(2, 2\) \(block_size=4\), got float32\(2, 3\)"),
         ("?, 6", 2, r"input 1: expected x of known sizes"),
@@ -295,7 +296,7 @@ def test_layers_read_dequantized_weights_biases_and_states(per_channel: bool) ->
     feed = {"x": RNG.normal(size=(6, 2, 5)).astype("f4")}
     assert [node.op for node in read(built).nodes if node.op == "Rnn"]
     for mine, want in zip(ours(built, feed), theirs(built, feed), strict=True):
-        np.testing.assert_allclose(mine, want, rtol=1e-5, atol=2e-6)
+        assert_allclose(mine, want, rtol=1e-5, atol=2e-6)
 
 
 def small_network() -> tuple[onnx.ModelProto, Any]:
@@ -361,7 +362,7 @@ def test_files_of_onnx_runtimes_quantizer_run_as_there(
     session = onnxruntime.InferenceSession(file, quiet(graph_optimization_level=level))
     (want,) = session.run(None, fed)
     (mine,) = Session(graph).run(fed).values()
-    np.testing.assert_allclose(mine, want, rtol=0, atol=1e-5 if form == "dynamic" else 1 / 255)
+    assert_allclose(mine, want, rtol=0, atol=1e-5 if form == "dynamic" else 1 / 255)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -384,6 +385,6 @@ def test_nodes_in_any_order_are_sorted(order: tuple[int, ...]) -> None:
     want = ours(built, feed)
     del built.graph.node[:]
     built.graph.node.extend(nodes[at] for at in order)
-    np.testing.assert_array_equal(ours(built, feed), want)
+    assert_array_equal(ours(built, feed), want)
     (mine,), x = want, feed["x"] @ (np.arange(9, dtype="f4").reshape(3, 3) - 4)
-    np.testing.assert_array_equal(mine, x + np.maximum(x, 0))
+    assert_array_equal(mine, x + np.maximum(x, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import onnx_schemas, operator_cases
 from support.arrays import uniform
-from support.graphs import new_node, reference, small, unfused
+from support.graphs import new_node, reference, rnn_node, small, unfused
 from support.layers import random_ragged, random_state, random_weights
 from support.onnx_models import read, session_of
 from support.onnx_written import assert_same, graph_over, padded_feed, run, written
@@ -69,8 +70,12 @@ def check(
     fixed = any(each.op == "SequenceReset" for each in nodes)
     got = run(written(built, inputs if fixed else None, **options), inputs)
     assert list(got) == outputs
-    for name in outputs:
-        assert_same(got[name], want[name])
+    assert_each(got, want)
+
+
+def assert_each(got: Any, want: Mapping[str, Any]) -> None:
+    for name, value in want.items():
+        assert_same(got[name], value)
 
 
 ROW_WISE = [
@@ -139,8 +144,7 @@ def test_every_operator_is_right_in_onnx_runtime_or_refused(
         except Exception as error:
             assert isinstance(error, OnernnError) or re.search(REFUSALS, str(error)), (op, error)
             continue
-        for name in outputs:
-            assert_same(got[name], want[name])
+        assert_each(got, want)
         right += 1
     assert right >= least
 
@@ -278,9 +282,7 @@ def test_every_cell_runs_in_onnx_runtime(cell: Cell, more: dict, direction: Any)
         want = reference(built, feed)
         proto = written(built, allow_functions=cell.has_attention)
         assert proto.ir_version >= 8 * bool(proto.functions)  # functions came with version 8
-        got = run(proto, feed)
-        for name in want:
-            assert_same(got[name], want[name])
+        assert_each(run(proto, feed), want)
 
 
 BEYOND = [
@@ -307,9 +309,7 @@ def test_what_became_a_scan_comes_back_as_one_layer(
     assert "Scan" not in ops and ops["Rnn"].attrs.spec == spec
     want = reference(built, feed)
     for backend in ("reference", "auto"):
-        got = Session(again, backend=backend).run(padded_feed(feed))
-        for name in want:
-            assert_same(got[name], want[name])
+        assert_each(Session(again, backend=backend).run(padded_feed(feed)), want)
 
 
 def test_nothing_is_written_that_nobody_reads_and_no_axes_are_exchanged_twice() -> None:
@@ -345,15 +345,13 @@ def test_an_input_that_is_projected_already_is_written() -> None:
 
 def test_sentences_may_be_padded_wider_than_the_longest() -> None:
     spec = RnnSpec(Cell.GRU, 4, 3, direction="bidirectional_concat")
-    rnn = new_node("r = Rnn x", spec=spec, weights=random_weights(spec, 0))
+    rnn = rnn_node("r = Rnn x", spec)
     built = graph([rnn, new_node("y = SequencePool r", kind="last", empty=0)], ["r", "y"])
     want = Session(built).run({"x": X, "d": DENSE})
     model = written(built)
     wide = {"x": X.to_padded(time=9) + 0, "x_lengths": X.lengths.astype(np.int32), "d": DENSE}
     wide["x"][wide["x"] == 0] = np.nan  # what stands behind the sentences is nobody's business
-    got = run(model, wide)
-    for name in want:
-        assert_same(got[name], want[name])
+    assert_each(run(model, wide), want)
 
 
 def test_a_ragged_input_becomes_two_with_open_axes() -> None:
@@ -509,7 +507,7 @@ def test_an_unknown_operator_is_refused_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "lengths"), [({}, [1, 2]), ({"exclusive": 1}, [3, 7]), ({"reverse": 1}, [0, 3])]
+    "how, lengths", [({}, [1, 2]), ({"exclusive": 1}, [3, 7]), ({"reverse": 1}, [0, 3])]
 )
 def test_offsets_that_are_sums_are_written_as_lengths_if_these_are_summed_forwards(
     how: dict[str, int], lengths: list[int]

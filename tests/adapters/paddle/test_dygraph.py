@@ -57,7 +57,7 @@ def test_a_roll_goes_round_axes_of_any_size(shift: int, axis: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "at"),
+    "kind, at",
     [("index_select", [[-1]]), ("gather_nd", [[-1]]), ("index_sample", [[-1], [0]])],
 )
 def test_indices_below_zero_are_refused_where_paddle_2_refuses_them(

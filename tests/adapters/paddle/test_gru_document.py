@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from support.paddle_operators import op, program
 
 from onernn import Graph, Ragged, Session, UnsupportedError
@@ -117,7 +118,7 @@ def test_each_form_computes_the_documents_formulas(
     given, told = chosen(kind, more), {"origin_mode": origin_mode, "is_reverse": is_reverse}
     graph = lower(programmed(kind, given, **told))
     y = ran(graph, given, backend)
-    np.testing.assert_allclose(y.data, documented(given, **told), rtol=0, atol=2e-6)
+    assert_allclose(y.data, documented(given, **told), rtol=0, atol=2e-6)
     assert y.data.shape == (OFFSETS[-1], OC) and y.lod == [OFFSETS.tolist()]
     assert [each for each in kinds(graph) if each != "Unsqueeze"] == ["Rnn"]
 
@@ -137,7 +138,7 @@ def test_the_default_is_the_formula_that_onednn_lacks() -> None:
     """origin_mode False, where 1 - u stays of the old state."""
     given = chosen("fusion_gru")
     silent = ran(lower(programmed("fusion_gru", given)), given)
-    np.testing.assert_allclose(silent.data, documented(given), rtol=0, atol=2e-6)
+    assert_allclose(silent.data, documented(given), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("origin_mode", [False, True])
@@ -150,7 +151,7 @@ def test_any_activation_computes_its_formula(gate: str, candidate: str, origin_m
     told = {"gate_activation": gate, "activation": candidate, "origin_mode": origin_mode}
     want = documented(given, **told)
     y = ran(lower(programmed("fusion_gru", given, **told)), given)
-    np.testing.assert_allclose(y.data, want, rtol=0, atol=1e-6 + 1e-5 * np.abs(want).max())
+    assert_allclose(y.data, want, rtol=0, atol=1e-6 + 1e-5 * np.abs(want).max())
 
 
 @pytest.mark.parametrize(
@@ -196,4 +197,4 @@ def test_a_bias_stays_float_whatever_the_weights_are_stored_in(dtype: str) -> No
     y = ran(lower(programmed("fusion_gru", given)), given, "onednn", dtype=dtype)
     right = documented(given)
     assert np.abs(right).min() > 0.1
-    np.testing.assert_allclose(y.data, right, rtol=0, atol=2e-2)
+    assert_allclose(y.data, right, rtol=0, atol=2e-2)

@@ -88,7 +88,7 @@ def test_trailing_bytes_are_refused_where_they_start(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "patch", "reason", "offset"),
+    "at, patch, reason, offset",
     [
         (0, b"\1", "expected tensor version 0, got 1", 0),
         (4, HUGE, f"LoD levels, got {2**60}", 4),
@@ -116,7 +116,7 @@ def test_a_patched_field_is_refused_where_it_stands(
 
 
 @pytest.mark.parametrize(
-    ("dims", "reason"),
+    "dims, reason",
     [
         (b"\x10" + MINUS, "impossible shape (-1,)"),
         (b"\x10" + MINUS + b"\x10" + MINUS, "impossible shape (-1, -1)"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.paddle_names import markdown
 
 from onernn import OnernnError, Ragged, ShapeError, UnsupportedError, load
@@ -50,7 +51,7 @@ class Recorded:
     def check(self, name: str, data: Any, lod: list[list[int]]) -> None:
         wanted = self.given[name]
         assert lod == (wanted.lod if isinstance(wanted, Ragged) else [])
-        np.testing.assert_allclose(data, data_of(wanted), rtol=1e-5, atol=1e-5)
+        assert_allclose(data, data_of(wanted), rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(params=MODELS)
@@ -108,7 +109,7 @@ def test_any_variable_of_a_program_can_be_fetched(data: Path) -> None:
         feed[name].set(data_of(value), CPUPlace())
         feed[name].set_lod(value.lod if isinstance(value, Ragged) else [])
     again = Executor().run(program, feed, [feeds[0], fetches[0]], return_numpy=False)
-    np.testing.assert_array_equal(np.array(again[0]), data_of(recorded.fed[feeds[0]]))
+    assert_array_equal(np.array(again[0]), data_of(recorded.fed[feeds[0]]))
     with pytest.raises(RuntimeError, match="fetch_list: expected variables.*nowhere"):
         Executor().run(program, feed, ["nowhere"])
     with pytest.raises(RuntimeError, match="return_numpy=False"):
@@ -144,7 +145,7 @@ def test_a_model_in_memory_is_that_of_its_files(segmenter: inference.Config) -> 
             [predictor.get_output_handle(n).copy_to_cpu() for n in predictor.get_output_names()]
         )
     for first, second in zip(*found, strict=True):
-        np.testing.assert_array_equal(first, second)
+        assert_array_equal(first, second)
 
 
 def test_clones_and_pools_share_weights_and_run_in_threads(segmenter: inference.Config) -> None:
@@ -168,7 +169,7 @@ def test_clones_and_pools_share_weights_and_run_in_threads(segmenter: inference.
     with ThreadPoolExecutor(3) as threads:
         for k, made in enumerate(threads.map(run, range(3))):
             for each in made:
-                np.testing.assert_array_equal(each, alone[k])
+                assert_array_equal(each, alone[k])
     assert pool.retrive(0).clone().get_input_handle("letters").shape() == [0]
 
 
@@ -177,14 +178,14 @@ def test_a_handle_keeps_its_own_copy_unless_it_shares(segmenter: inference.Confi
     letters = LETTERS.copy()
     handle.copy_from_cpu(letters)
     letters[:] = 0
-    np.testing.assert_array_equal(handle.copy_to_cpu(), LETTERS)
+    assert_array_equal(handle.copy_to_cpu(), LETTERS)
     handle.set_lod(LOD)
     shared = LoDTensor()
     shared.set(LETTERS[::-1])
     handle.share_external_data(shared)
     assert handle.shape() == [7] and handle.lod() == LOD
     handle.share_external_data(EagerTensor(LETTERS[:2]))
-    np.testing.assert_array_equal(handle.copy_to_cpu(), LETTERS[:2])
+    assert_array_equal(handle.copy_to_cpu(), LETTERS[:2])
 
 
 def test_what_comes_out_is_the_callers_own(segmenter: inference.Config) -> None:
@@ -196,7 +197,7 @@ def test_what_comes_out_is_the_callers_own(segmenter: inference.Config) -> None:
     kept = first.copy()
     fill(predictor.get_input_handle("letters"), Ragged(LETTERS[::-1], np.array(LOD[0])))
     predictor.run()
-    np.testing.assert_array_equal(first, kept)
+    assert_array_equal(first, kept)
     assert not np.array_equal(output.copy_to_cpu(), kept)
     (scores, tags) = predictor.run([EagerTensor(LETTERS)])
     assert scores.shape == [7, 4] and len(tags.numpy()) == 7
@@ -269,7 +270,7 @@ def dtypes(config: inference.Config) -> set[str]:
 def test_shapes_and_offsets_must_fit_what_is_held() -> None:
     tensor = PaddleTensor(LETTERS)
     tensor.shape = [3, 1]
-    np.testing.assert_array_equal(tensor.as_ndarray(), LETTERS[:3, None])
+    assert_array_equal(tensor.as_ndarray(), LETTERS[:3, None])
     tensor.shape = [8, 1]
     with pytest.raises(RuntimeError, match="64 bytes"):
         tensor.as_ndarray()

@@ -98,7 +98,7 @@ def having(type: str, **attributes: Any) -> Callable[[Operator], Operator]:  # n
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "reason"),
+    "name, change, reason",
     [
         ("gru_fused", having("fusion_gru", Scale_weights=(1.0, 2.0)), "expected 1 or 15 values"),
         ("gru_fused", having("fusion_gru", Scale_weights=(-1.0,)), "positive, finite values"),

@@ -29,7 +29,7 @@ OLD = ("loop_dynamic_2", "loop_static_2")
 RECORDED = sorted({folder.name for folder in DATA.glob("loop_*")} - {*OLD})
 
 
-@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (7, 4)])
+@pytest.mark.parametrize("steps, rows", [(1, 1), (7, 4)])
 @pytest.mark.parametrize("name", RECORDED)
 def test_layers_give_for_other_sizes_what_loops_give(name: str, steps: int, rows: int) -> None:
     model, rng, feeds = load(DATA / name), np.random.default_rng(0), {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from support.graphs import reference
 from support.paddle_operators import op, program
 
@@ -80,7 +81,7 @@ def test_a_session_lists_every_refusal_at_once() -> None:
 
 def test_an_operator_that_no_output_needs_may_be_unknown() -> None:
     graph = lower(program(op("beam_search X=x -> Out=z"), TANH))
-    np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
+    assert_array_equal(run(graph)["y"].data, np.tanh(X))
 
 
 WEIGHTS = {"wx": np.ones((4, 6), np.float32), "wh": np.ones((2, 6), np.float32)}
@@ -114,7 +115,7 @@ def test_side_outputs_are_refused_where_somebody_reads_them(operator: Operator) 
 def test_inert_attributes_are_ignored() -> None:
     inert = dict.fromkeys(INERT, "whatever")
     graph = lower(program(op("tanh X=x -> Out=y", **inert)))
-    np.testing.assert_array_equal(run(graph)["y"].data, np.tanh(X))
+    assert_array_equal(run(graph)["y"].data, np.tanh(X))
     assert not INERT & {"scale", "bias", "axis", "activation", "origin_mode", "is_reverse"}
 
 
@@ -131,9 +132,9 @@ def test_a_variable_that_is_assigned_again_holds_the_last_value_under_its_name()
     assert [value.name for value in graph.outputs] == ["after", "y", "before"]
     got = run(graph)
     first, last = np.tanh(X), np.maximum(np.tanh(X), 0)
-    np.testing.assert_array_equal(got["y"].data, last)
-    np.testing.assert_allclose(got["before"].data, 1 / (1 + np.exp(-first)), rtol=1e-6)
-    np.testing.assert_allclose(got["after"].data, 1 / (1 + np.exp(-last)), rtol=1e-6)
+    assert_array_equal(got["y"].data, last)
+    assert_allclose(got["before"].data, 1 / (1 + np.exp(-first)), rtol=1e-6)
+    assert_allclose(got["after"].data, 1 / (1 + np.exp(-last)), rtol=1e-6)
 
 
 def test_an_input_that_is_assigned_again_does_not_change_what_was_read_before() -> None:
@@ -146,8 +147,8 @@ def test_an_input_that_is_assigned_again_does_not_change_what_was_read_before() 
         )
     )
     got = run(graph)
-    np.testing.assert_array_equal(got["before"].data, np.tanh(X))
-    np.testing.assert_array_equal(got["y"].data, np.tanh(np.maximum(X, 0)))
+    assert_array_equal(got["before"].data, np.tanh(X))
+    assert_array_equal(got["y"].data, np.tanh(np.maximum(X, 0)))
 
 
 def test_the_declared_rank_of_a_variable_that_is_assigned_again_is_not_believed() -> None:
@@ -161,7 +162,7 @@ def test_the_declared_rank_of_a_variable_that_is_assigned_again_is_not_believed(
             parameters=bias,
         )
     )
-    np.testing.assert_array_equal(run(graph)["y"].data, X[:, :, np.newaxis] + 1)
+    assert_array_equal(run(graph)["y"].data, X[:, :, np.newaxis] + 1)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +211,4 @@ def test_dropout_in_training_mode_is_told() -> None:
     dropout = op("dropout X=x -> Out=y Mask=m", dropout_prob=0.5)
     graph = lower(program(dropout))
     assert graph.notes == ("dropout saved in training mode runs as in inference",)
-    np.testing.assert_array_equal(run(graph)["y"].data, X / 2)
+    assert_array_equal(run(graph)["y"].data, X / 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from support.graphs import reference
 from support.paddle_operators import op, program
 
@@ -129,12 +130,12 @@ def test_operators_that_no_paddle_here_runs_compute_their_formulas() -> None:
     pad = op("pad2d X=x -> Out=y", paddings=(1, 0, 2, 1), mode="reflect")
     image = variable("x", "float32", None, 2, 3, 4)
     (y,) = reference(lower(one(pad, x=image)), {"x": x}).values()
-    np.testing.assert_array_equal(y, np.pad(x, [(0, 0), (0, 0), (1, 0), (2, 1)], "reflect"))
+    assert_array_equal(y, np.pad(x, [(0, 0), (0, 0), (1, 0), (2, 1)], "reflect"))
     fill = op("masked_fill X=x Mask=m Value=v -> Out=y")
     arrays = {"m": np.array([True, False, True, False]), "v": np.array(2.5, F32)}
     declared = {"x": variable("x", "float32", None, 4), "m": variable("m", "bool", 4)}
     (y,) = reference(lower(one(fill, arrays, **declared)), {"x": x[0, 0]}).values()
-    np.testing.assert_array_equal(y, np.where(arrays["m"], F32(2.5), x[0, 0]))
+    assert_array_equal(y, np.where(arrays["m"], F32(2.5), x[0, 0]))
 
 
 def test_a_norm_that_is_called_twice_reads_the_statistics_of_training_twice() -> None:
@@ -149,7 +150,7 @@ def test_a_norm_that_is_called_twice_reads_the_statistics_of_training_twice() ->
     model = lower(program(*norms, parameters=statistics, x=variable("x", "float32", None, 4)))
     (y,) = reference(model, {"x": x}).values()
     once = (x - 3) / 2 + 1
-    np.testing.assert_array_equal(y, (once - 3) / 2 + 1)
+    assert_array_equal(y, (once - 3) / 2 + 1)
 
 
 def test_sequences_are_cut_thinned_and_listed_by_their_own_steps() -> None:
@@ -188,7 +189,7 @@ def test_narrow_parameters_are_widened_exactly_by_a_cast(kind: str) -> None:
     model = lower(program(cast, add, parameters={"w": stored}, **declared))
     x = Ragged(np.zeros((2, 4), F32), [0, 2])
     got = reference(model, {"x": x})["y"]
-    np.testing.assert_array_equal(got.data, np.repeat(values.astype(F32), 2, axis=0))
+    assert_array_equal(got.data, np.repeat(values.astype(F32), 2, axis=0))
     assert got.data.dtype == F32
 
 

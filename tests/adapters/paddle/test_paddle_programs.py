@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.interpreters import run_python
 
 from onernn import UnsupportedError
 from onernn.paddle import run_program
@@ -50,10 +50,8 @@ print(paddle.onernn)
 def python(
     folder: Path, *arguments: str, expected: int = 0, statement: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(["-c", statement] if statement else []), *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == expected, done.stderr
-    return done
+    statements = ["-c", statement] if statement else []
+    return run_python(*statements, *arguments, cwd=folder, status=expected)
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_every_type_of_attribute_is_read_and_the_callstack_is_dropped(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("code", "dtype"),
+    "code, dtype",
     [(0, "bool"), (1, "<i2"), (2, "<i4"), (3, "<i8"), (4, "<f2"), (5, "<f4"), (6, "<f8")]
     + [(20, "u1"), (21, "i1")],
 )
@@ -278,7 +278,7 @@ def test_parameters_of_all_blocks_are_sorted_by_bytes_and_saved_once(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("declared", "accepted"),
+    "declared, accepted",
     [((2, 3), True), ((3, 2), True), ((6,), True), ((-1, 7), True), ((), True), ((7,), False)],
     ids=str,
 )
@@ -342,7 +342,7 @@ def test_missing_parameters_are_named_with_what_to_do(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content, reason",
     [
         (b"", "the file is empty"),
         (b"ustar\0 something else", "not a Paddle ProgramDesc"),

@@ -114,7 +114,7 @@ def test_an_index_gives_the_tensors_of_its_files(index: Path, arrays: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("places", "error"),
+    "places, error",
     [
         ({"x": "../state.safetensors"}, r"in the model's folder, got '\.\./state.safetensors'"),
         ({"x": "model.safetensors.index.json"}, "expected an archive"),
@@ -164,7 +164,7 @@ class Module:
 
 
 @pytest.mark.parametrize(
-    ("value", "advice"),
+    "value, advice",
     [
         (Module(), r"weights_only=False\)\.state_dict\(\), 'state\.pt'\)"),
         ({"state_dict": {}, "args": Module()}, r"weights_only=False\)\['state_dict'\]"),
@@ -300,7 +300,7 @@ def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "named"),
+    "name, shape, named",
     [
         ("decoder.gru.bias_hh_l0", 3, r"decoder\.gru: .*bias"),
         ("encoder.weight_ih_l0_reverse", (16, 2), r"encoder: weights layer: .* got \(.*\) and \("),
