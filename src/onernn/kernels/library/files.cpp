@@ -442,7 +442,7 @@ onernn_plan* planned(const Numbers& words) {
 }  // namespace
 
 Bytes::Bytes(const char* path) {
-  // Without O_NONBLOCK, opening a pipe would wait for a writer.
+  // The flag O_NONBLOCK is for pipes: opening one would wait until a program writes to it.
   const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat status{};
   int error = file < 0 || ::fstat(file, &status) ? errno : 0;
