@@ -242,8 +242,10 @@ def _check(builder: TorchBuilder, node: Node, results: Results) -> None:
         if meta.is_complex:
             meta = meta.parts
         builder.remember_axes(name, known.shape or ())
-        if known.dtype is not None and known.dtype != meta.dtype:
-            raise UnsupportedError(f"result: expected {meta.dtype}, got {known.dtype}")
+        if known.dtype != meta.dtype:
+            raise UnsupportedError(
+                f"result: expected {meta.dtype}, got {known.dtype or 'no dtype'}"
+            )
         if known.shape is None:
             continue
         was = [builder.find_exported_size(size) for size in known.shape]

@@ -46,15 +46,24 @@ from onernn.reorders.layers import PivotLayer
 #
 # Formulas: documentation of torch.NAME. Results have the dtype that the program states.
 
-_KINDS = {kind.lower(): kind for kind in OPERATORS} | {"sgn": "Sign"}
+_KINDS = {kind.lower(): kind for kind in OPERATORS}
 
 
 @torch("""
-    relu neg floor ceil round sign sgn selu sigmoid tanh exp log sqrt reciprocal sin cos erf
-    hardswish atan
+    relu neg floor ceil selu sigmoid tanh exp log sqrt reciprocal sin cos erf hardswish atan
     """)
 def plain(self, *, op):
     return getattr(self.promote(), _KINDS[op.name])()
+
+
+@torch("sign sgn")
+def sign(self):
+    return self.Equal(self).Where(self.Sign(), self.scalar(0))  # 0 for NaN
+
+
+@torch("round")
+def round_(self):
+    return self if self.dtype.kind != "f" else self.Round()
 
 
 @torch("square rsqrt log2 log10 silu mish log_sigmoid log_sigmoid_forward")
@@ -413,7 +422,8 @@ def addmm(
 
 @torch("einsum")
 def einsum(*tensors, equation="", path=None):
-    return tensors[0].Einsum(*tensors[1:], equation=equation)
+    first, *others = [tensor.promote() for tensor in tensors]
+    return first.Einsum(*others, equation=equation)
 
 
 @torch("softmax.int _softmax", half_to_float=False)

@@ -391,6 +391,7 @@ def slice_scatter(self, src, *, dim=Axis(0), start=Place(), end=Place(LAST), ste
 
 
 def _replace_part(x: Any, part: Any, axis: int, start: int, end: int) -> Any:
+    part = part.cast(x.dtype)
     parts = [x.Slice([0], [start], [axis])] if start else []
     parts += [part, x.Slice([end], [END], [axis])] if end < END else [part]
     return parts[0].Concat(*parts[1:], axis=axis) if len(parts) > 1 else part

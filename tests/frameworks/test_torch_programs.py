@@ -299,3 +299,30 @@ def test_a_pool_of_open_sizes_keeps_the_axis_that_it_does_not_name(tmp_path: Pat
     session = onernn.Session(saved(program, tmp_path))
     for steps in (7, 2, 11):
         checked(session, module, torch.randn(2, 3, steps, 4))
+
+
+ODD = torch.tensor([torch.nan, -0.0, 0, 0.5, 2.5, -3, torch.inf, -torch.inf])
+WHOLE = torch.arange(6).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    "function, x",
+    [
+        (torch.sign, ODD),
+        (torch.sgn, ODD.double()),
+        (torch.sign, WHOLE.int() - 2),
+        (torch.round, ODD),
+        (torch.round, WHOLE.int()),
+        (lambda x: torch.select_scatter(x, 2.5 * x[0], 0, 1), WHOLE),
+        (lambda x: torch.slice_scatter(x, 2 * x[:1], 0, 0, 1), WHOLE > 2),
+        (lambda x: torch.einsum("ij,k->ijk", x.half(), x[0]), WHOLE),
+    ],
+)
+def test_numbers_that_are_none_and_mixed_dtypes_give_pytorchs(
+    function: Any, x: Any, tmp_path: Path
+) -> None:
+    module = programs.module()(lambda self, x: function(x))()
+    session = onernn.Session(saved(torch.export.export(module, (x,)), tmp_path))
+    (found,) = session.run({"x": x.numpy()}).values()
+    assert found.dtype == function(x).numpy().dtype
+    np.testing.assert_array_equal(found, function(x).numpy())
