@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import onernn
 
