@@ -152,7 +152,7 @@ def of_float(kind, x):
     """
 )
 def activation(name, x):
-    return rules.apply(x.checked_floats, name)
+    return rules.activate(x, name)
 
 
 @function("Square")

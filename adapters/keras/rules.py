@@ -78,6 +78,17 @@ def apply(x: KerasTensor, activation: Any) -> KerasTensor:
     return result
 
 
+_KEEPS_INTEGERS = ("hard_tanh", "linear", "relu", "relu6")
+
+
+def activate(x: KerasTensor, activation: Any) -> KerasTensor:
+    """Applies an activation function; integers become floats. Raises `UnsupportedError` if Keras
+    keeps integers.
+    """
+    keeps = name_of(activation) in _KEEPS_INTEGERS
+    return apply(x.checked_floats if keeps else x.floats, activation)
+
+
 def finish(y: KerasTensor, bias: Sequence[Array], activation: Any) -> KerasTensor:
     """Adds the bias, if there is one, and applies the layer's activation function."""
     for array in bias:
@@ -117,7 +128,7 @@ def rest(x, *, data_format=None):
 
 @keras("Activation", masks=True)
 def activation(x, *, activation=None):
-    return apply(x.checked_floats, activation)
+    return activate(x, activation)
 
 
 @keras("ReLU", masks=True)

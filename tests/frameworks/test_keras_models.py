@@ -92,12 +92,13 @@ def test_each_function_gives_what_keras_gives(name: str, tmp_path: Path) -> None
     models.check(model, tmp_path / f"model.{suffix}", FUNCTIONS_INPUTS)
 
 
-@pytest.mark.parametrize("name", ["Average", "LSTM"])
+@pytest.mark.parametrize("name", ["Average", "LSTM", "tanh"])
 def test_layers_give_for_integers_what_keras_gives(name: str, tmp_path: Path) -> None:
     inputs = [keras.Input((None, 3), dtype="int32") for _ in range(2)]
     results = {
         "Average": lambda a, b: keras.layers.Average()([a, b]),
         "LSTM": lambda a, b: keras.layers.LSTM(2)(keras.ops.add(a, b)),
+        "tanh": lambda a, b: keras.layers.Activation("tanh")(keras.ops.multiply(a, b)),
     }
     model = models.filled(keras.Model(inputs, results[name](*inputs)), 0)
     feeds = [np.array([[[1, -2, 3], [4, 0, 1]]], "int32"), np.ones((1, 2, 3), "int32")]
