@@ -345,7 +345,7 @@ def _check_filters(weight: Any, kernel: Any, axis: int, size: int) -> None:
         )
 
 
-@mxnet("Convolution Deconvolution")
+@mxnet("Convolution Deconvolution", inferred="first")
 def convolution(
     data,
     weight,

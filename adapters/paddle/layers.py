@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import gt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -517,10 +518,14 @@ def pool(
     if adaptive and not whole:
         kernel = _equal_parts(X.shape[1:-1] if data_format in _LAST else X.shape[2:], kernel)
         windows, exclusive = {"strides": kernel}, True
-    elif (
-        not whole and pooling_type == "avg" and not exclusive and (ceil_mode or "auto_pad" in pads)
-    ):
-        refuse("attribute exclusive=False: expected True with ceil_mode or SAME pads")
+    elif not whole and pooling_type == "avg" and not exclusive:
+        sides = pads.get("pads")
+        if ceil_mode or sides is None or any(map(gt, sides[axes:], sides)):
+            # Paddle divides by the part of a window that ends at most one start pad after the image
+            refuse(
+                "attribute exclusive=False: expected True with ceil_mode, SAME pads, or end pads"
+                " larger than start pads"
+            )
     windows["counts_pads"] = not exclusive
 
     def compute(image: Any) -> Any:

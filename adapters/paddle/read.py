@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -677,9 +678,8 @@ def _model(path: Path) -> Path:
     prefix = Path(f"{path}.pdmodel")
     folder = os.path.isdir(path)
     in_folder = [*sorted(path.glob("*.pdmodel")), path / "__model__"] if folder else []
-    # A .json is a program of Paddle 3 only if parameters are next to it.
     pir = [Path(f"{path}.json"), *(sorted(path.glob("*.json")) if folder else [])]
-    pir = [file for file in pir if os.path.isfile(file.with_suffix(".pdiparams"))]
+    pir = [file for file in pir if _is_pir(file)]
     result = path if os.path.isfile(path) else only_file([*in_folder, prefix, *pir], "path")
     if result:
         if result.parent == path:
@@ -694,6 +694,16 @@ def _model(path: Path) -> Path:
     if os.path.exists(path):
         check_file(path)
     raise ModelFormatError(f"no such file or folder, and no {prefix}; check the path", path)
+
+
+def _is_pir(file: Path) -> bool:
+    """Returns whether a ``.json`` is a program of Paddle 3: parameters are next to it, or it says
+    so.
+    """
+    if os.path.isfile(file.with_suffix(".pdiparams")):
+        return True
+    with file.open("rb") if os.path.isfile(file) else BytesIO() as raw:
+        return b'"magic":"pir"' in raw.read(64)
 
 
 def _bytes(file: Path) -> bytes:

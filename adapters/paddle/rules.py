@@ -152,6 +152,7 @@ _FUSED: dict[str, Any] = {
     "fuse_beta": 0.0,
     "fused_output_scale": 1.0,
     "fused_reshape2_shape": (),
+    "support_int8": False,
 }
 _ACTIVATIONS = {row.type: row.op for row in ROWS if DEFAULTS.get(row.op.lower()) == ()}
 _ACTIVATIONS[""] = ""

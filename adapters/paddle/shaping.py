@@ -537,6 +537,12 @@ def sequence_conv(X, Filter, *, contextLength=1, contextStart=0):
     return X.with_lod().SequenceContext(length=contextLength, start=contextStart) @ Filter
 
 
+@paddle("fusion_seqconv_eltadd_relu", contextStride=1)
+def fusion_seqconv_eltadd_relu(X, Filter, Bias, *, contextLength, contextStart=0):
+    windows = sequence_conv(X, Filter, contextLength=contextLength, contextStart=contextStart)
+    return (windows + Bias).Relu()
+
+
 @paddle("sequence_expand")
 def sequence_expand(X, Y, *, ref_level=-1):
     """Repeats sequence n of X once for each row or subsequence in element n of LoD level

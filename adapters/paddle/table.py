@@ -617,6 +617,9 @@ class PaddleTensor(Tensor):
         levels.
         """
         if not self.depth:
+            maker = self.op.builder.maker(self.name)
+            if maker and maker.op == UNSUPPORTED:
+                refuse(f"input {self.slot}: {maker.label} is refused")
             refuse(f"input {self.slot}: expected a LoD; save the model with lod_level=1")
         if levels not in (None, self.depth):
             refuse(f"input {self.slot}: expected {levels} LoD levels, got {self.depth}")

@@ -248,19 +248,32 @@ def round_(x, *, w):
     return whole + rest.binary("greater_than", half).binary("logical_or", to_even).cast(x.dtype)
 
 
+@rule("LogSoftmax")
+def log_softmax(x, *, axis):
+    """Writes the formula, because Paddle's log_softmax on a CPU returns no value below -64."""
+    rest = x - _reduce("reduce_max", x.dense, [axis], 1)
+    return rest - _reduce("reduce_sum", rest.dense.exp(), [axis], 1).log()
+
+
 @rule("TopK")
 def top_k(x, k, *, axis, largest, sorted, w):
+    """Writes top_k_v2, and a search for the indices. ONNX orders equal elements by their indices,
+    Paddle in any way.
+    """
     count = {"K": k.cast("int32").reshape(1)} if k.known is None else {"k": integers(k)[0]}
-    made = w.emit_all(
-        "top_k_v2",
-        x,
-        {"Out": 1, "Indices": 1},
-        axis=int(axis),
-        largest=bool(largest),
-        sorted=True,
-        **count,
-    )
-    return made["Out"] + made["Indices"]
+    values = w.emit("top_k_v2", x, axis=int(axis), largest=bool(largest), sorted=True, **count)
+    if not w.graph.is_read(w.node.outputs[1]):
+        return values, None
+    rank, order = x.rank, [at for at in range(x.rank) if at != axis % x.rank]
+    order.append(axis % rank)  # the axis becomes the last one
+    rows, best = (each.dense.transpose(*order) for each in (x, values))
+    column, line = best.unsqueeze2(axes=[rank]), rows.unsqueeze2(axes=[rank - 1])
+    same = column.binary("equal", best.unsqueeze2(axes=[rank - 1])).cast("int64")
+    nth = _reduce("reduce_sum", same.tril_triu(lower=True, diagonal=0), [rank], 1)
+    count = column.binary("equal", line).cast("int64").cumsum(axis=rank, flatten=False)
+    hit = count.binary("equal", nth).cast("int64")  # first true at the nth of equal elements
+    found = hit.arg_max(axis=rank, keepdims=False, flatten=False, dtype=3)
+    return values, found.transpose(*map(order.index, range(rank)))
 
 
 @rule("LayerNormalization")

@@ -238,12 +238,31 @@ def legacy_cells(rng: Random, folder: Path) -> Saved:
     return Saved(kind, file, inputs, expected, symbol.list_outputs(), rnns)
 
 
+def gluon_images(rng: Random, folder: Path) -> Saved:
+    """Convolutional cells, whose first states are zeros for any number of sequences."""
+    t, n, i, h = sizes(rng)
+    axes, layout = int(rng.integers(1, 4)), choose(rng, "NTC", "TNC")
+    kind = choose(rng, "RNN", "LSTM", "GRU")
+    image = (i, *(int(size) for size in rng.integers(3, 6, axes)))
+    make = getattr(mx.gluon.contrib.rnn, f"Conv{axes}D{kind}Cell")
+    options: dict[str, Any] = {"i2h_kernel": 3, "h2h_kernel": 3, "i2h_pad": 1}
+
+    def run(net: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        outputs, after = net.cell.unroll(t, x, layout=layout, merge_outputs=True)
+        return (outputs, *after)
+
+    block = Block(run, cell=lambda: make(image, h, **options))
+    x = uniform(rng, *((n, t) if layout == "NTC" else (t, n)), *image)
+    return exported("gluon_images", block, [x], folder, None)
+
+
 KINDS = [
     gluon_layer,
     gluon_cells,
     gluon_lengths,
     gluon_loop,
     legacy_cells,
+    gluon_images,
 ]
 
 

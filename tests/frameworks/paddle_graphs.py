@@ -53,6 +53,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "sequence_pool": ("Out", "MaxIndex"),
     "sequence_pad": ("Out", "Length"),
     "crf_decoding": ("ViterbiPath",),
+    "fusion_seqconv_eltadd_relu": ("Out", "ColMat"),
     "gru": ("Hidden", "BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
     "fusion_gru": ("Hidden", "ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
     "gru_unit": ("Hidden", "Gate", "ResetHiddenPrev"),

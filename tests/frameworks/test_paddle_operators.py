@@ -534,12 +534,28 @@ REFUSED: dict[str, tuple[Batch, Build]] = {
             contextStart=-1, paddingTrainable=True),
     ),
 }  # fmt: skip
+REFUSED["end pads larger than start pads"] = (
+    numbers(1, 2, 6, 7),
+    row("pool2d", X="x", pooling_type="avg", ksize=[3, 2], paddings=[1, 0, 0, 1], exclusive=False),
+)
 FAIL = {
     "axis=-1: expected 0 or more",
     "input X: expected a LoD",
     "expected 1 LoD levels, got 2",
 }
 """Paddle itself fails at these."""
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("pads", [[1, 0, 1, 0], [2, 1, 1, 1]], ids=str)
+def test_a_mean_counts_pads_that_are_larger_at_the_start(
+    pads: list[int], exclusive: bool, tmp_path: Path
+) -> None:
+    pool = row(
+        "pool2d", X="x", pooling_type="avg", ksize=[3, 2], strides=[2, 1], paddings=pads,
+        exclusive=exclusive,
+    )  # fmt: skip
+    assert_same(tmp_path, {"x": numbers(2, 2, 6, 7)}, pool)
 
 
 @pytest.mark.parametrize("reason", REFUSED)

@@ -103,6 +103,14 @@ def test_viterbi_paths(tags: int, ties: bool, labelled: bool, tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("length, start", [(1, 0), (3, -1), (2, 0), (4, -3)])
+def test_a_fused_sequence_conv(length: int, start: int, tmp_path: Path) -> None:
+    weights = {"Filter": (3 * length, 2), "Bias": (1, 2)}
+    places = {"contextLength": length, "contextStart": start, "contextStride": 1}
+    build = row("fusion_seqconv_eltadd_relu", X="x", **weights, **places)
+    assert_same(tmp_path, {"x": ragged([[0, 1, 3, 8]], 3)}, build)
+
+
 @ONE_LEVEL
 @pytest.mark.parametrize("sizes", [(3,), (2, 3)], ids=str)
 def test_sequence_reverse(sizes: tuple[int, ...], lod: Lod, tmp_path: Path) -> None:

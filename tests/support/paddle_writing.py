@@ -157,6 +157,14 @@ OPERATORS: dict[str, Case] = {
     "Split into sizes": one("Split", W, 2, s=ints(1, 3), axis=-1),
     "Split, the last part smaller": one("Split", D, 3, axis=1),
     "Softmax": one("Softmax", W, axis=-1),
+    "LogSoftmax far below the maximum": one("LogSoftmax", {"x": 60 * numbers(3, 4)}, axis=-1),
+    "LogSoftmax of words": one("LogSoftmax", W, axis=-1),
+    "TopK of equal elements": one("TopK", {"x": np.floor(numbers(3, 40))}, 2, k=ints(7), axis=-1),
+    "TopK of equal smallest columns": one(
+        "TopK", {"x": np.floor(numbers(2, 20, 3))}, 2, k=ints(5), axis=1, largest=0
+    ),
+    "TopK of a computed count": one("TopK", {"x": np.floor(numbers(3, 40)), "k": ints(7)}, 2),
+    "TopK of words": one("TopK", {"x": words(4)}, 2, k=ints(2), axis=-1),
     "Reshape": one("Reshape", W, s=ints(0, 2, 2)),
     "Flatten": one("Flatten", {"x": numbers(3, 4, 2)}),
     "Squeeze": one("Squeeze", {"x": words(1)}, a=ints(-1)),

@@ -308,6 +308,20 @@ def test_zeros_of_inferred_size_stand_beside_any_batch() -> None:
         assert out.tolist() == [[4, 4, 4]] * batch
 
 
+def test_a_convolution_of_zeros_of_inferred_size_is_its_bias_in_any_batch() -> None:
+    conv = {"kernel": "(3,)", "pad": "(1,)", "num_filter": "2"}
+    nodes = [
+        var("x", shape="(0, 1, 3)"), var("w"), var("b"), node("z = _zeros", shape="(0, 1, 3)"),
+        node("f = Convolution z w b", **conv), node("g = Convolution x w b", **conv),
+        node("n = elemwise_add f g"),
+    ]  # fmt: skip
+    weights = {"w": np.ones((2, 1, 3), np.float32), "b": np.array([1, 10], np.float32)}
+    graph = lower(symbol(*nodes), weights)
+    for batch in (1, 5):
+        (out,) = reference(graph, {"x": np.ones((batch, 1, 3), np.float32)}).values()
+        assert out.tolist() == [[[4, 5, 4], [22, 23, 22]]] * batch
+
+
 ZEROS = {
     "Concat x z": {"dim": "1"},
     "reshape_like z x": {},

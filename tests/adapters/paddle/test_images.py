@@ -38,6 +38,7 @@ POOL = {"ksize": (3, 3), "strides": (2, 2), "paddings": (0, 0), "pooling_type": 
 REFUSED = {
     "adaptive": ({"adaptive": True}, "parts of equal known sizes"),
     "exclusive": ({"exclusive": False, "ceil_mode": True}, "exclusive=False: expected True"),
+    "end pads": ({"exclusive": False, "paddings": (1, 0, 0, 1)}, "end pads larger than start pads"),
     "nothing but pads": ({"paddings": (2, 2), "ceil_mode": True}, "only padding"),
     "algorithm": ({"padding_algorithm": "MOST"}, "padding_algorithm='MOST'"),
     "pads": ({"paddings": (1, 1, 1)}, "paddings="),

@@ -79,6 +79,32 @@ def test_a_session_lists_every_refusal_at_once() -> None:
     ]
 
 
+def test_an_operator_after_a_refused_one_does_not_blame_the_lod() -> None:
+    graph = lower(
+        program(
+            op("no_such_operator X=x -> Out=a"),
+            op("sequence_pool X=a -> Out=y", pooltype="MAX"),
+        )
+    )
+    _, reason = reasons(graph)
+    assert reason.endswith("input X: node 'a' (no_such_operator) is refused")
+
+
+def test_an_fc_that_a_pass_of_paddle_saved_runs_unless_it_computes_in_int8() -> None:
+    whole, int8 = (
+        lower(
+            program(
+                op("fc Input=x W=w -> Out=y", support_int8=flag),
+                parameters={"w": np.eye(4, dtype=np.float32)},
+            )
+        )
+        for flag in (False, True)
+    )
+    assert_array_equal(run(whole)["y"].data, X)
+    (reason,) = reasons(int8)
+    assert "attribute support_int8=True: only False is supported" in reason
+
+
 def test_an_operator_that_no_output_needs_may_be_unknown() -> None:
     graph = lower(program(op("beam_search X=x -> Out=z"), TANH))
     assert_array_equal(run(graph)["y"].data, np.tanh(X))

@@ -257,6 +257,10 @@ REFUSED: dict[str, Case] = {
         {"d": np.ones((5, 2, 3), np.float32)}, "y", w=np.ones((2, 3, 2), np.float32),
     ),
     "Paddle takes the first": one("ArgMax", {"x": np.ones((3, 4))}, select_last_index=1),
+    "end pads larger than start pads": one(
+        "AveragePool", {"x": np.ones((1, 2, 6, 7), np.float32)}, kernel_shape=(3, 2),
+        pads=(1, 0, 1, 1), count_include_pad=1,
+    ),
     "expected 1 LoD levels, got 2": one(
         "SequenceSoftmax",
         {"x": Ragged(np.ones((3, 1), np.float32), np.array([0, 1, 3]), (np.array([0, 2]),))},
