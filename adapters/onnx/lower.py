@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -232,10 +231,6 @@ class _Lowering:
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
             scope.builder.refuse(name, reason)
-        made = Counter(name for op in graph.operators for name in op.outputs if name)
-        if twice := [name for name, times in made.items() if times > 1]:
-            reason = f"value {twice[0]!r}: expected one operator that makes it, got"
-            raise ModelFormatError(f"{reason} {made[twice[0]]}", self.model.file)
         declared = {variable.name: variable for variable in graph.outputs}
         steps = [self._step(scope, op, op.native, declared) for op in graph.operators]
         lower_steps(scope.builder, steps, declared)
@@ -260,7 +255,7 @@ class _Lowering:
             for k, v in op.attributes.items()
         }
         present = {k: v for k, v in attributes.items() if v is not None}
-        is_function = (op.domain, op.type) in self.model.functions
+        is_function = (op.domain, op.type, op.overload) in self.model.functions
         own = rule_for(op.domain, op.type)
         names = (f"{op.domain or 'ai.onnx'}::{op.type}", op.type)
         callers = find_caller(scope.builder.rules, names, is_function or own is not None)
@@ -278,7 +273,8 @@ class _Lowering:
     def _call(
         self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
     ) -> Results:
-        function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
+        function = self.model.functions[op.domain, op.type, op.overload]
+        self._calls += 1
         if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
             raise UnsupportedError(
                 "functions call functions too deep or too often: expected at most"
