@@ -212,10 +212,14 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         name = builder.fresh(f"{variable.name}/output")
         builder.refuse(name, variable.refusal)
         return Value(builder.value(name))
-    if value in builder.constants and value != variable.name:
-        builder.constant(builder.constants[value], variable.name)
-    elif value != variable.name:  # an input or a different output keeps its name
-        builder.give(variable.name, builder.emit("Identity", (value,)))
+    if value != variable.name:  # a rule's constant may have the name; an input keeps its own name
+        if value in builder.constants:
+            value = builder.constant(builder.constants[value], variable.name)
+        else:
+            builder.give(variable.name, builder.emit("Identity", (value,)))
+            value = builder.value(variable.name)
+        if value != variable.name:
+            builder.swap(value, variable.name)
     return _value(builder, variable)
 
 
@@ -296,6 +300,10 @@ class _Lowering:
             if actual or name in function.inputs:
                 names[name] = actual and scope.variable(actual)
         known, prefix = {**function.attributes, **arguments}, f"{op.type}#{self._calls}/"
+        while any(
+            scope.builder.has(prefix + v) for each in function.operators for v in each.outputs
+        ):
+            prefix = f"#{prefix}"  # the model uses the name of one of the function's values
         inner = Scope(scope.builder, function.opset, known, names, prefix, scope.depth + 1)
         steps = [self._step(inner, each, origin) for each in function.operators]
         lower_steps(scope.builder, steps, filter(None, names.values()))

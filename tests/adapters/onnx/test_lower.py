@@ -194,7 +194,7 @@ def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:
         load(tmp_path / "m.onnx", params="x")
 
 
-def with_functions(nodes: str, *functions: str) -> onnx.ModelProto:
+def with_functions(nodes: list | str, *functions: str) -> onnx.ModelProto:
     opset = helper.make_opsetid("local", 1)
     proto = model(nodes, {"x": CUBE}, ["y"], constants={"c": np.float32(2)}, opsets=[opset])
     for text in functions:
@@ -234,3 +234,23 @@ def test_a_call_runs_the_function_of_its_overload() -> None:
     expected = "function 'f' of domain 'local' with overload 'twice': expected one, got two"
     with pytest.raises(ModelFormatError, match=expected):
         ours(proto, {"x": CUBE})
+
+
+@pytest.mark.parametrize("name", ["LSTM/ints", "LSTM/ints#2", "x/Rnn", "x/Rnn#1"])
+def test_an_output_may_have_the_name_of_a_value_that_a_rule_adds(name: str) -> None:
+    constants = {**parameters("LSTM", 5, 4), "axis": np.array([1])}
+    nodes = [
+        helper.make_node("LSTM", ["x", "W", "R", "B"], ["h", name], hidden_size=4),
+        helper.make_node("Squeeze", ["h", "axis"], ["y"]),
+    ]
+    check(model(nodes, {"x": CUBE}, ["y", name], constants=constants), {"x": CUBE})
+
+
+def test_a_call_changes_no_value_of_its_caller() -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "c"], ["f#1/v"]),  # the name of v in the first call of f
+        helper.make_node("f", ["x"], ["z"], domain="local"),
+        helper.make_node("Mul", ["f#1/v", "z"], ["y"]),
+    ]
+    (got,) = ours(with_functions(nodes, "v = Neg (k) y = Abs (v)"), {"x": CUBE})
+    assert_array_equal(got, (CUBE + np.float32(2)) * np.abs(CUBE))
