@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -213,10 +212,14 @@ def _output(builder: OnnxBuilder, variable: Variable) -> Value:
         name = builder.fresh(f"{variable.name}/output")
         builder.refuse(name, variable.refusal)
         return Value(builder.value(name))
-    if value in builder.constants and value != variable.name:
-        builder.constant(builder.constants[value], variable.name)
-    elif value != variable.name:  # an input or a different output keeps its name
-        builder.give(variable.name, builder.emit("Identity", (value,)))
+    if value != variable.name:  # a rule's constant may have the name; an input keeps its own name
+        if value in builder.constants:
+            value = builder.constant(builder.constants[value], variable.name)
+        else:
+            builder.give(variable.name, builder.emit("Identity", (value,)))
+            value = builder.value(variable.name)
+        if value != variable.name:
+            builder.swap(value, variable.name)
     return _value(builder, variable)
 
 
@@ -232,10 +235,6 @@ class _Lowering:
             scope.builder.constant(array, name)
         for name, reason in graph.unread.items():
             scope.builder.refuse(name, reason)
-        made = Counter(name for op in graph.operators for name in op.outputs if name)
-        if twice := [name for name, times in made.items() if times > 1]:
-            reason = f"value {twice[0]!r}: expected one operator that makes it, got"
-            raise ModelFormatError(f"{reason} {made[twice[0]]}", self.model.file)
         declared = {variable.name: variable for variable in graph.outputs}
         steps = [self._step(scope, op, op.native, declared) for op in graph.operators]
         lower_steps(scope.builder, steps, declared)
@@ -260,7 +259,7 @@ class _Lowering:
             for k, v in op.attributes.items()
         }
         present = {k: v for k, v in attributes.items() if v is not None}
-        is_function = (op.domain, op.type) in self.model.functions
+        is_function = (op.domain, op.type, op.overload) in self.model.functions
         own = rule_for(op.domain, op.type)
         names = (f"{op.domain or 'ai.onnx'}::{op.type}", op.type)
         callers = find_caller(scope.builder.rules, names, is_function or own is not None)
@@ -278,7 +277,8 @@ class _Lowering:
     def _call(
         self, scope: Scope, op: Operator, origin: NativeOp, arguments: Mapping[str, Any]
     ) -> Results:
-        function, self._calls = self.model.functions[op.domain, op.type], self._calls + 1
+        function = self.model.functions[op.domain, op.type, op.overload]
+        self._calls += 1
         if scope.depth >= _DEEPEST or self._calls > _MOST_CALLS:
             raise UnsupportedError(
                 "functions call functions too deep or too often: expected at most"
@@ -300,6 +300,10 @@ class _Lowering:
             if actual or name in function.inputs:
                 names[name] = actual and scope.variable(actual)
         known, prefix = {**function.attributes, **arguments}, f"{op.type}#{self._calls}/"
+        while any(
+            scope.builder.has(prefix + v) for each in function.operators for v in each.outputs
+        ):
+            prefix = f"#{prefix}"  # the model uses the name of one of the function's values
         inner = Scope(scope.builder, function.opset, known, names, prefix, scope.depth + 1)
         steps = [self._step(inner, each, origin) for each in function.operators]
         lower_steps(scope.builder, steps, filter(None, names.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
@@ -399,7 +400,8 @@ class Operator:
     """An operator of a model.
 
     ``inputs``, ``outputs``: names, "" if absent. ``attributes``: Python values (tuples for lists),
-    arrays, `Subgraph`, `Reference` or `Unread`.
+    arrays, `Subgraph`, `Reference` or `Unread`. ``overload``: selects one of several functions that
+    have the same domain and name.
     """
 
     position: int
@@ -409,6 +411,7 @@ class Operator:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     name: str = ""
+    overload: str = ""
 
     @cached_property
     def native(self) -> NativeOp:
@@ -488,7 +491,8 @@ class Function:
 class Model:
     """The content of an ``.onnx`` file.
 
-    ``opset``: the version of ONNX's own operators. ``producer``: the program that wrote the file.
+    ``opset``: the version of ONNX's own operators. ``functions``: the functions by domain, name and
+    overload. ``producer``: the program that wrote the file.
     ``metadata``: the file's metadata texts by key; of two texts with one key, the later one.
     ``overridable``: the constants that callers may override.
     """
@@ -496,7 +500,7 @@ class Model:
     file: Path
     graph: Subgraph
     opset: int
-    functions: Mapping[tuple[str, str], Function]
+    functions: Mapping[tuple[str, str, str], Function]
     producer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     overridable: tuple[Variable, ...] = ()
@@ -557,10 +561,14 @@ def model_of(proto: Any, file: Path, budget: FileBudget | None = None) -> Model:
     reader = _Reader(file, budget)
     try:
         opset = _opset(proto.opset_import, file)
-        functions = {
-            (reader.text(f.domain), reader.text(f.name)): reader.function(f, opset)
-            for f in proto.functions
-        }
+        functions = dict[tuple[str, str, str], Function]()
+        for each in proto.functions:
+            domain, name, overload = reader.texts((each.domain, each.name, each.overload))
+            key = (domain, name, overload)
+            if key in functions:
+                text = f"function {name!r} of domain {domain!r} with overload {overload!r}"
+                raise ModelFormatError(f"{text}: expected one, got two", file)
+            functions[key] = reader.function(each, opset)
         producer = f"{reader.text(proto.producer_name)} {reader.text(proto.producer_version)}"
         metadata = {reader.text(each.key): reader.text(each.value) for each in proto.metadata_props}
         graph, names = reader.graph(proto.graph), overridable(proto)
@@ -630,8 +638,9 @@ class _Reader:
         for sparse in graph.sparse_initializer:
             unread[self.text(sparse.values.name)] = "a sparse tensor: expected a dense one"
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))
+        known = {*(each.name for each in inputs), *constants, *unread}
         return Subgraph(
-            self.operators(graph.node),
+            self.operators(graph.node, known),
             tuple(v for v in inputs if v.name not in constants and v.name not in unread),
             outputs,
             constants,
@@ -660,8 +669,18 @@ class _Reader:
                 refusal = str(error)
         return Variable(name, dtype, shape, tuple(names) if any(names) else (), refusal)
 
-    def operators(self, nodes: Any) -> tuple[Operator, ...]:
-        return in_order([self.operator(at, node) for at, node in enumerate(nodes)])
+    def operators(self, nodes: Any, known: Collection[str]) -> tuple[Operator, ...]:
+        """Returns the operators in order; ``known``: the names of inputs and initializers.
+
+        Raises `ModelFormatError` if two of them define the same value.
+        """
+        operators = [self.operator(at, node) for at, node in enumerate(nodes)]
+        made = Counter([*known, *(name for op in operators for name in op.outputs if name)])
+        for name, count in made.most_common(1):
+            if count > 1:
+                text = f"expected one input, initializer or operator that makes it, got {count}"
+                raise ModelFormatError(f"value {name!r}: {text}", self._file)
+        return in_order(operators)
 
     def operator(self, position: int, node: Any) -> Operator:
         self._budget.take(_OPERATOR, f"operator {position}")
@@ -679,6 +698,7 @@ class _Reader:
             self.texts(node.output),
             attributes,
             self.text(node.name),
+            self.text(node.overload),
         )
 
     def attribute(self, attribute: Any) -> Any:
@@ -712,10 +732,11 @@ class _Reader:
         for each in function.attribute_proto:
             attributes[self.text(each.name)] = self.attribute(each)
         own = [each for each in function.opset_import if each.domain in ("", "ai.onnx")]
+        inputs = self.texts(function.input)
         return Function(
-            self.texts(function.input),
+            inputs,
             self.texts(function.output),
             attributes,
-            self.operators(function.node),
+            self.operators(function.node, inputs),
             _opset(own, self._file) if own else opset,
         )

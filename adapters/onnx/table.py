@@ -218,6 +218,10 @@ class OnnxBuilder(GraphBuilder):
         self.precisions, self.semantics = precisions, semantics
         self.native: Subgraph | None = None
 
+    def has(self, name: str) -> bool:
+        """Returns whether a variable or a value has the name."""
+        return self.value(name) in self._names
+
     def emit_many(
         self,
         op: str,

@@ -11,7 +11,7 @@ from support.graphs import new_node, small
 from support.planning import agrees, as_it_is, planned
 from support.random_graphs import GRAPHS
 
-from onernn import Graph
+from onernn import Graph, Session
 from onernn.engine.program import Nest
 from onernn.ir.graph import Node, Value
 
@@ -129,3 +129,16 @@ def test_what_is_joined_is_written_in_place() -> None:
     assert copies((*made, beside), ("y",)) == 2
     again = new_node("z = Concat b a", axis=0)
     assert copies((*made, both, again), ("y", "z")) == 2
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_outputs_share_no_memory_with_inputs_constants_or_each_other(backend: str) -> None:
+    nodes = (Node("Identity", ("x",), ("y",)), Node("Reshape", ("y", "flat"), ("z",)))
+    graph = small(nodes, {"x": (None, 6)}, "y z x flat", flat=[-1])
+    x = uniform(3, 6)
+    fed, session = x.copy(), Session(graph, backend=backend)
+    for _ in range(2):
+        got = session.run({"x": fed})
+        for name, want in {"y": x, "z": x.ravel(), "x": x, "flat": [-1]}.items():
+            np.testing.assert_array_equal(got[name], want)
+            got[name][...] = 7  # changes neither the input nor later results

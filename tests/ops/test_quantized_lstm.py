@@ -179,7 +179,7 @@ def test_loading_says_once_which_meaning_is_taken(
     model = model_of(weights())
     again = onnx.NodeProto()
     again.CopyFrom(model.graph.node[0])
-    again.output[:] = ["a", "b", "c"]
+    again.output[:] = ["y2", "h2", "c2"]
     model.graph.node.append(again)
     onnx.save(model, tmp_path / "model.onnx")
     graph = load(tmp_path / "model.onnx", semantics=semantics)

@@ -270,6 +270,15 @@ def _is_view(array: Array, values: Iterable[Any]) -> bool:
     return any(np.may_share_memory(array, data_of(v)) for v in values if v is not None)
 
 
+def own(value: Any, others: Iterable[Any]) -> Any:
+    """Returns the value; copies it if it is read-only, or shares memory with one of the others."""
+    array = data_of(value)
+    if array.flags.writeable and not _is_view(array, others):
+        return value
+    running().ask(array.nbytes)
+    return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()
+
+
 _RUN: dict[str, Kernel] = {
     **{name: operator.run for name, operator in OPERATORS.items() if operator.compute},
     "If": _if,

@@ -20,7 +20,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.process import UsualNeed, take_idle, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
-from onernn.engine.kernels import KERNELS, PreparedNode, prepare
+from onernn.engine.kernels import KERNELS, PreparedNode, own, prepare
 from onernn.engine.program import LodLevel, Program, UnknownError
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
@@ -435,7 +435,7 @@ class Plan:
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
-            values[name] = value = _own(value, arguments)
+            values[name] = value = own(value, arguments)
             shape = self.shapes.get(name)
             if shape is None:
                 continue
@@ -526,13 +526,3 @@ def doubtful_sizes(program: Program) -> dict[Size, None]:
         for size in sizes
         if any(by < 0 for _, by in size.terms) and program.inner.keys().isdisjoint(size.names)
     }
-
-
-def _own(value: Any, arguments: list[Any]) -> Any:
-    """Returns the value; copies it if it shares memory with an argument, because the argument is
-    valid only during the run.
-    """
-    array = data_of(value)
-    if not any(np.may_share_memory(array, data_of(arg)) for arg in arguments if arg is not None):
-        return value
-    return value.with_data(array.copy()) if isinstance(value, Ragged) else array.copy()

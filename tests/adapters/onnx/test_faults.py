@@ -76,7 +76,7 @@ LAYER = f"y, last, cell = {LSTM} (x, W, R, , , begin, begin)"
 BOTH = f'LSTM <hidden_size = {O}, direction = "bidirectional"> (x, WW, RR'
 LENGTHS = f"{FREE}, int32[B] lens"
 QUANTIZED = f"com.microsoft.DynamicQuantizeLSTM <hidden_size = {O}>"
-PACKED = f"h, c = Split <axis = 0> (state, halves) y, hn, cn = {LSTM} (x, W, R, , , h, c)"
+PACKED = f"h0, c0 = Split <axis = 0> (state, halves) y, hn, cn = {LSTM} (x, W, R, , , h0, c0)"
 ONE_STEP = {"inputs": f"float[1, 1, {I}] x"}
 CASES: list[tuple[str, dict[str, Any], list[str]]] = [
     # torch.nn.GRU resets after its product; Keras has both.
@@ -133,7 +133,7 @@ CASES: list[tuple[str, dict[str, Any], list[str]]] = [
             {"inputs": f"{FREE}, float[2, B, {O}] state", "outputs": "y, new"},
             expected,
         )
-        for joined, expected in (("hn, cn", []), ("h, c", ["state_returned"]))
+        for joined, expected in (("hn, cn", []), ("h0, c0", ["state_returned"]))
     ),
 ]  # fmt: skip
 

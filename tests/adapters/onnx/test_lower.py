@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from support.onnx_models import check, model, ours, parameters, read, small, theirs
 
 from onernn import ModelFormatError, Session, ShapeError, UnsupportedError, load
@@ -194,6 +194,63 @@ def test_params_have_no_place_beside_an_onnx_model(tmp_path: Path) -> None:
         load(tmp_path / "m.onnx", params="x")
 
 
-def test_a_value_made_twice_contradicts_itself() -> None:
-    with pytest.raises(ModelFormatError, match="'y': expected one operator that makes it, got 2"):
-        ours(model("y = Relu (x) y = Tanh (x)", {"x": CUBE}, ["y"]), {"x": CUBE})
+def with_functions(nodes: list | str, *functions: str) -> onnx.ModelProto:
+    opset = helper.make_opsetid("local", 1)
+    proto = model(nodes, {"x": CUBE}, ["y"], constants={"c": np.float32(2)}, opsets=[opset])
+    for text in functions:
+        head = '<domain: "local", opset_import: ["" : 17]>'
+        proto.functions.append(parser.parse_function(f"{head} f (k) => (y) {{ {text} }}"))
+    proto.ir_version = 10
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("twice", "nodes", "function"),
+    [
+        ("y", "y = Relu (x) y = Tanh (x)", "y = Neg (k)"),
+        ("x", "y = Relu (x) x = Neg (y)", "y = Neg (k)"),
+        ("c", "y = Add (x, c) c = Neg (x)", "y = Neg (k)"),
+        ("v", "y = local.f (x)", "v = Relu (k) v = Tanh (k) y = Neg (v)"),
+        ("k", "y = local.f (x)", "k = Neg (k) y = Relu (k)"),
+    ],
+)
+def test_a_value_made_twice_contradicts_itself(twice: str, nodes: str, function: str) -> None:
+    """ONNX Runtime refuses each of these models."""
+    expected = f"'{twice}': expected one input, initializer or operator that makes it, got 2"
+    with pytest.raises(ModelFormatError, match=expected):
+        ours(with_functions(nodes, function), {"x": CUBE})
+
+
+def test_a_call_runs_the_function_of_its_overload() -> None:
+    """Domain, name and overload together identify a function since version 10 of the format."""
+    texts = "y = Relu (k)", "y = Add (k, k)", "y = Neg (k)"
+    proto = with_functions("v = local.f (x) y = local.f (v)", *texts)
+    for function, overload in zip(proto.functions, ("", "twice", "negative"), strict=True):
+        function.overload = overload
+    proto.graph.node[0].overload = "twice"
+    (got,) = ours(proto, {"x": CUBE})
+    assert_array_equal(got, np.maximum(CUBE + CUBE, 0))
+    proto.functions[2].overload = "twice"
+    expected = "function 'f' of domain 'local' with overload 'twice': expected one, got two"
+    with pytest.raises(ModelFormatError, match=expected):
+        ours(proto, {"x": CUBE})
+
+
+@pytest.mark.parametrize("name", ["LSTM/ints", "LSTM/ints#2", "x/Rnn", "x/Rnn#1"])
+def test_an_output_may_have_the_name_of_a_value_that_a_rule_adds(name: str) -> None:
+    constants = {**parameters("LSTM", 5, 4), "axis": np.array([1])}
+    nodes = [
+        helper.make_node("LSTM", ["x", "W", "R", "B"], ["h", name], hidden_size=4),
+        helper.make_node("Squeeze", ["h", "axis"], ["y"]),
+    ]
+    check(model(nodes, {"x": CUBE}, ["y", name], constants=constants), {"x": CUBE})
+
+
+def test_a_call_changes_no_value_of_its_caller() -> None:
+    nodes = [
+        helper.make_node("Add", ["x", "c"], ["f#1/v"]),  # the name of v in the first call of f
+        helper.make_node("f", ["x"], ["z"], domain="local"),
+        helper.make_node("Mul", ["f#1/v", "z"], ["y"]),
+    ]
+    (got,) = ours(with_functions(nodes, "v = Neg (k) y = Abs (v)"), {"x": CUBE})
+    assert_array_equal(got, (CUBE + np.float32(2)) * np.abs(CUBE))
