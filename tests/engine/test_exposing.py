@@ -12,8 +12,9 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose
 from support.arrays import uniform
+from support.branching import chosen
 from support.causal import TO_ROWS, conv, from_rows
-from support.graphs import new_node, unfused
+from support.graphs import new_node, rnn_node, small, unfused
 from support.layers import random_weights
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
 from onernn.cli import app
 from onernn.engine.chunks import expose
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 
 WIDTH, H, T = 4, 5, 17
 RNG = np.random.default_rng(0)
@@ -35,7 +37,10 @@ def rnn(x: str, outputs: list[str], *states: str, width: int = WIDTH, **more: An
     return Node("Rnn", (x, *states), tuple(outputs), at)
 
 
-def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
+FLAG = Value("flag", "int64", ())
+
+
+def model(nodes: list[Node], output: str = "y", *more: Value, **constants: Any) -> Graph:
     known = {
         "k": RNG.uniform(-0.5, 0.5, (WIDTH, WIDTH, 3)).astype("f4"),
         "w": RNG.uniform(-0.5, 0.5, (WIDTH, WIDTH)).astype("f4"),
@@ -48,7 +53,7 @@ def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
         **constants,
     }
     x = Value("x", "float32", (None, None, WIDTH))
-    graph = Graph("model", (x,), (Value(output, "float32"),), tuple(nodes), known)
+    graph = Graph("model", (x, *more), (Value(output, "float32"),), tuple(nodes), known)
     return graph.prune()
 
 
@@ -327,6 +332,99 @@ def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
     ]
     places = {f"at{at}": np.array([at]) for at in range(3)}
     assert expose(model(nodes, **places)).states
+
+
+REVERSED = {"minus": np.array([-1]), "begin": np.array([-(2**62)])}
+
+
+@pytest.mark.parametrize(
+    "nodes, told",
+    [
+        ([new_node("z = Slice p minus begin time minus")], r"'z' \(Slice\): its results in chunks"),
+        ([new_node("g = Gather p time", axis=0), new_node("z = Add p g")], r"'z' \(Add\): its"),
+        (
+            [
+                rnn("p", ["s", "h"], cell=Cell.GRU),
+                new_node("m = ReduceMean h", keepdims=0),
+                new_node("z = Mul p m"),
+            ],
+            r"'z' \(Mul\): its results in chunks",
+        ),
+    ],
+)
+def test_values_that_a_condition_hides_are_compared_too(nodes: list[Node], told: str) -> None:
+    """The proof runs one value of the condition; a later call may have the other one."""
+    flag = [new_node("q = Cast flag", to="bool"), new_node("p = Tanh x")]
+    last = [new_node("chosen = Where q z p"), rnn("chosen", ["y"])]
+    with pytest.raises(UnsupportedError, match=told):
+        expose(model([*flag, *nodes, *last], "y", FLAG, **REVERSED))
+
+
+TO_TIME = new_node("t = Transpose p", perm=(1, 2, 0))
+
+
+def along(*nodes: Node, **constants: np.ndarray) -> Graph:
+    return small(nodes, {"p": (None, None, WIDTH)}, "o", **constants)
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.parametrize(
+    "branch, told",
+    [
+        (along(rnn_node("o = Rnn p", RnnSpec(Cell.GRU, WIDTH, WIDTH))), r"'o' \(Rnn\)"),
+        (along(new_node("o = Softmax p", axis=0)), r"'o' \(Softmax\)"),
+        (along(new_node("o = CumSum p axis"), axis=np.array(0)), r"'o' \(CumSum\)"),
+        (
+            along(TO_TIME, conv("t", "c", (2, 0)), from_rows("c", "o"), k=np.ones((4, 4, 3), "f4")),
+            r"'c' \(Conv\)",
+        ),
+    ],
+    ids=["layer", "softmax", "sum", "convolution"],
+)
+def test_a_branch_that_the_proof_does_not_take_combines_no_steps(
+    branch: Graph, told: str, taken: int
+) -> None:
+    sides = (along(new_node("o = Neg p")), branch)
+    nodes = [
+        new_node("q = Cast flag", to="bool"),
+        new_node("a = Tanh x"),
+        chosen("q", *sides[:: 1 if taken else -1], "a|a", "p"),
+        rnn("p", ["y"]),
+    ]
+    with pytest.raises(UnsupportedError, match=rf"'p' \(If\): its graph may combine steps.*{told}"):
+        expose(model(nodes, "y", FLAG))
+
+
+def test_branches_that_run_step_by_step_have_streams() -> None:
+    sides = (along(new_node("o = Neg p")), along(new_node("o = Softmax p", axis=-1)))
+    nodes = [new_node("q = Cast flag", to="bool"), chosen("q", *sides, "x|x", "p"), rnn("p", ["y"])]
+    graph = model(nodes, "y", FLAG)
+    x = uniform(T, 1, WIDTH, seed=3)
+    streams = Session(graph).streams(2)
+    for flag in (np.array(0), np.array(1)):
+        stream = streams.open()
+        for begin, end in pairwise(CUTS):
+            streams.push(stream, {"x": x[begin:end], "flag": flag})
+        got = np.concatenate([each["y"] for each in streams.pull(stream)])
+        assert_allclose(got, unfused(graph, {"x": x, "flag": flag})["y"], rtol=0, atol=1e-6)
+
+
+def test_a_scan_that_counts_its_steps_is_refused() -> None:
+    """Its values change after 1,000 steps, which chunks of a few do not reach."""
+    body = small(
+        [
+            new_node("c2 = Add c one"),
+            new_node("long = Greater c2 limit"),
+            new_node("o = Where long one e"),
+        ],
+        {"c": (1,), "e": (1, WIDTH)},
+        "c2 o",
+        one=np.ones(1, "f4"),
+        limit=np.float32([1000]),
+    )
+    scan = Node("Scan", ("zero", "x"), ("count", "p"), scan_attributes(body, 1))
+    with pytest.raises(UnsupportedError, match=r"'count' \(Scan\): its graph may combine steps"):
+        expose(model([scan, rnn("p", ["y"])], zero=np.zeros(1, "f4")))
 
 
 @pytest.mark.parametrize("seed", range(8))
