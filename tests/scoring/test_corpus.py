@@ -88,6 +88,14 @@ def test_files_of_parquet_may_lack_columns_and_have_other_types_but_no_column_is
     assert read(tmp_path, []).table.to_pydict() == {"x": want["x"]}
 
 
+def test_lists_of_a_dictionary_are_read_from_several_row_groups(tmp_path: Path) -> None:
+    words = pa.array(["a", None, "b", "a", "c"]).dictionary_encode()
+    rows = pa.ListArray.from_arrays(pa.array([0, 2, 3, 5]), words)
+    pq.write_table(pa.table({"x": rows}), tmp_path / "rows.parquet", row_group_size=1)
+    (one,) = Corpus(str(tmp_path), ["x"]).windows(10)
+    assert one.table["x"].to_pylist() == [["a", None], ["b"], ["a", "c"]]
+
+
 def test_a_uri_is_a_corpus_and_hidden_names_are_none_of_it(tmp_path: Path) -> None:
     write(tmp_path, "parquet")
     for name in ("_0.parquet", ".1.parquet", "_scoring.json"):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from io import BufferedReader
-from itertools import filterfalse, groupby, islice
+from itertools import chain, filterfalse, groupby, islice
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -383,8 +383,12 @@ class Corpus:
             folders = self._folders[path]
             with _format_errors(path), self._open(path) as file:
                 here = {*file.schema_arrow.names}.intersection(self.columns) - {*folders}
-                for batch in file.iter_batches(
-                    _CHUNK, [each.group for each in groups], [*here], use_threads=False
+                indices = [each.group for each in groups]
+                # pyarrow reads dictionaries inside of lists from one row group at a time
+                apart = any(map(_has_inner_dictionary, self.schema.types))
+                for batch in chain.from_iterable(
+                    file.iter_batches(_CHUNK, each, [*here], use_threads=False)
+                    for each in ([[index] for index in indices] if apart else [indices])
                 ):
                     dropped = min(skipped, batch.num_rows)
                     batch, start, skipped = batch.slice(dropped), start + dropped, skipped - dropped
@@ -593,6 +597,11 @@ def _common_type(values: list[Any]) -> pa.DataType:
 
 def _inner(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    types = [each.type for each in _inner(kind)]
+    return any(map(pa.types.is_dictionary, types)) or any(map(_has_inner_dictionary, types))
 
 
 def _is_known(kind: pa.DataType) -> bool:
