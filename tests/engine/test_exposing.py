@@ -466,6 +466,17 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
         assert_allclose(got, whole[: len(whole) - late], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("batch", [1, 3, None])
+@pytest.mark.parametrize("late", [0, 1])
+def test_one_step_of_padding_and_any_batch_have_chunks(batch: int | None, late: int) -> None:
+    """In the first chunk, a convolution that looks ahead has fewer steps before it than later."""
+    nodes = [TO_ROWS, conv("rows", "c", (2 - late, late)), from_rows("c"), rnn("p", ["y"])]
+    graph = replace(model(nodes), inputs=(Value("x", "float32", (None, batch, WIDTH)),))
+    x = uniform(T, batch or 1, WIDTH, seed=4)
+    whole = unfused(graph, {"x": x})["y"]
+    assert_allclose(in_chunks(graph, x, CUTS), whole[: T - late], rtol=0, atol=1e-6)
+
+
 def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
     """Each has a name of its own for it; another input has a batch that stays open."""
     nodes = [

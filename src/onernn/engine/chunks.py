@@ -136,10 +136,10 @@ class Stateful:
     the states before the first call, zeros by default. ``growing``: the states whose sizes may
     change from call to call.
 
-    For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
-    ``delay``: for each output, how many steps later than the input step its result comes. The
-    results of the last ``delay`` steps of a sequence are never returned. ``least``: the minimum
-    number of steps in the first chunk.
+    For models of sequences (see `expose`): ``time``: the axis of steps of each input, output and
+    state that has one. ``delay``: for each output, how many steps later than the input step its
+    result comes. The results of the last ``delay`` steps of a sequence are never returned.
+    ``least``: the minimum number of steps in the first chunk.
     """
 
     graph: Graph
@@ -274,9 +274,10 @@ def _wide(model: Stateful) -> dict[str, Array]:
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
     for name, first in model.first.items():
-        sizes = enumerate(zip(shapes[name], first.shape, strict=True))
-        axes = [axis for axis, (size, own) in sizes if size is None and own == 1]
-        result[name] = np.repeat(first, _OPEN, axes[0]) if axes else first
+        for axis, size in enumerate(shapes[name]):
+            if size is None and first.shape[axis] == 1 and axis != model.time.get(name):
+                first = np.repeat(first, _OPEN, axis)
+        result[name] = first
     return result
 
 
@@ -332,7 +333,7 @@ def expose(model: Graph) -> Stateful:
         nodes=tuple(maker.nodes),
         constants={**graph.constants, **maker.constants},
     ).prune()
-    axes = {
+    axes = maker.steps | {
         name: result[0]
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
         if len(result := _along(types[name], time)) == 1
@@ -495,7 +496,7 @@ class _Maker(Tape):
     ``stems``: how many states have each stem; states of the stem h are h0, h1 and so on. ``late``:
     for each value, how many steps later than the input step it comes; negative if the value begins
     with padding. ``waiting``: the name of each delayed value, by the original's name and the delay
-    in steps.
+    in steps. ``steps``: the axis of steps of each state that holds steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -505,6 +506,7 @@ class _Maker(Tape):
     first: list[tuple[str, Array, Counts]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
         timed = [name for name in node.inputs if name and self._axes(name)]
@@ -715,6 +717,7 @@ class _Maker(Tape):
         shape = [*result.counts]
         shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
+        self.steps[before] = axis
         self.stem = x
         joined = self.emit("Concat", before, x, axis=axis)
         ends = (self.constant([end]) for end in (-steps or 2**62, 2**62, axis))
