@@ -19,7 +19,7 @@ from support.layers import random_weights
 from typer.testing import CliRunner
 
 import onernn
-from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
+from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.cli import app
 from onernn.engine.chunks import expose
 from onernn.ir.graph import Node, Value
@@ -505,6 +505,23 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
     for stream in (one, two):
         got = np.concatenate([each["y"] for each in streams.pull(stream)])
         assert_allclose(got, whole[: T - 3], atol=1e-6, rtol=1e-5)
+
+
+def test_a_frame_of_too_few_steps_is_told_how_many_a_stream_needs() -> None:
+    """And the stream goes on as if the frame had not come."""
+    streams = Session(AROUND).streams(1)
+    stream, x = streams.open(), uniform(T, 1, WIDTH, seed=8, bound=2)
+    for part in (x[:2], x[:9], x[9:9], x[9:]):
+        streams.push(stream, part)
+    told = r"frame of {} steps: expected 4 or more in the first frame of a stream, 1 or more in"
+    with pytest.raises(ShapeError, match=told.format(2)):
+        streams.pull(stream)
+    (first,) = streams.pull(stream)
+    with pytest.raises(ShapeError, match=told.format(0)):
+        streams.pull(stream)
+    (last,) = streams.pull(stream)
+    got = np.concatenate([first["y"], last["y"]])
+    assert_allclose(got, Session(AROUND).run({"x": x})["y"][: T - 3], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
