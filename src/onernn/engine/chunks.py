@@ -87,7 +87,9 @@ def _combines_inside(types: Types, node: Node, time: str) -> str:
     if several := [name for name, along in axes.items() if len(along) > 1]:
         return f"{several[0]!r} has steps on more than one axis"
     inputs = tuple(
-        Value(name, x.dtype, x.shape and x.counts, x.depth) for name in axes for x in [types[name]]
+        Value(name, x.dtype, None if x.shape is None else x.counts, x.depth)
+        for name in axes
+        for x in [types[name]]
     )
     outputs = tuple(map(Value, filter(None, node.outputs)))
     alike = [name for name, along in axes.items() if not along]
