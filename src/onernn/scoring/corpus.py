@@ -110,7 +110,8 @@ class Window(NamedTuple):
         """
         reasons = {row: why for row, why in enumerate(scored[REJECTED].to_pylist()) if why}
         origins = [self.origins[row] for row in reasons]
-        values = self.table.take(pa.array(reasons, pa.int64())).to_pylist()
+        names = self.table.column_names
+        values = [{name: _entry(self.table[name], row) for name in names} for row in reasons]
         texts = [
             json.dumps(row, default=str, ensure_ascii=False)
             if origin.line is None
@@ -359,7 +360,7 @@ class Corpus:
                 yield file
 
     def _pieces(self, size: int, block: int, skipped: int) -> Iterator[Window]:
-        rows, origins, first = self.schema.empty_table(), _Ranges(), True
+        rows, origins, first = pa.Table.from_batches([], self.schema), _Ranges(), True
         for path, start, table in self._tables(block, skipped):
             rows = pa.concat_tables([rows, table])
             origins.append(path, start, table.num_rows)
@@ -660,6 +661,17 @@ _ACCEPTED: dict[pa.DataType, frozenset[type]] = {
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.table(columns, schema=schema)
+
+
+def _entry(column: pa.ChunkedArray, row: int) -> Any:
+    """Returns an entry as a Python object, or as text if Python cannot hold it: times finer than
+    microseconds or after the year 9999, text that is not UTF-8, and structs with equal names.
+    """
+    try:
+        return column[row].as_py()
+    except (*_MISFITS, NotImplementedError):
+        text = column.slice(row, 1).combine_chunks().to_string()
+        return " ".join(text.split()).removeprefix("[").removesuffix("]").strip()
 
 
 def _explain_line(line: Origin, error: Exception) -> str:
