@@ -138,10 +138,10 @@ class Stateful:
     the states before the first call, zeros by default. ``growing``: the states whose sizes may
     change from call to call.
 
-    For models of sequences (see `expose`): ``time``: the axis of steps of each input, output and
-    state that has one. ``delay``: for each output, how many steps later than the input step its
-    result comes. The results of the last ``delay`` steps of a sequence are never returned.
-    ``least``: the minimum number of steps in the first chunk.
+    For models of sequences (see `expose`): ``time``: the axis of steps of each input and output.
+    ``delay``: for each output, how many steps later than the input step its result comes. The
+    results of the last ``delay`` steps of a sequence are never returned. ``least``: the minimum
+    number of steps in the first chunk.
     """
 
     graph: Graph
@@ -191,10 +191,13 @@ def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} in chunks:", (Refusal(why, where),))
 
 
-def prove(graph: Graph, model: Stateful, types: Types, time: str) -> Stateful:
+def prove(
+    graph: Graph, model: Stateful, types: Types, time: str, steps: Mapping[str, int]
+) -> Stateful:
     """Returns the model with the delay of each output.
 
     ``types``, ``time``: the types of the graph's values, and the name of the number of steps.
+    ``steps``: the axis of steps of each state that holds steps.
     Raises `UnsupportedError` if values of chunks differ from the values of one run over all steps.
     Outputs alone are not enough: a condition that is another one in a later call may hide a value.
     """
@@ -211,7 +214,7 @@ def prove(graph: Graph, model: Stateful, types: Types, time: str) -> Stateful:
     try:
         opened = replace(graph, inputs=tuple(map(_open, graph.inputs)))
         whole |= Session(opened, passes=()).run(feed, _noting(whole))
-        session, state = Session(model.graph, passes=()), _wide(model)
+        session, state = Session(model.graph, passes=()), _wide(model, steps)
         for begin, end in pairwise(cuts):
             chunk = {
                 name: x.take(range(begin, end), model.time[name]) if name in model.time else x
@@ -272,12 +275,12 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
     return rng.integers(0, 2, sizes).astype(value.dtype)
 
 
-def _wide(model: Stateful) -> dict[str, Array]:
+def _wide(model: Stateful, steps: Mapping[str, int]) -> dict[str, Array]:
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
     for name, first in model.first.items():
         for axis, size in enumerate(shapes[name]):
-            if size is None and first.shape[axis] == 1 and axis != model.time.get(name):
+            if size is None and first.shape[axis] == 1 and axis != steps.get(name):
                 first = np.repeat(first, _OPEN, axis)
         result[name] = first
     return result
@@ -335,7 +338,7 @@ def expose(model: Graph) -> Stateful:
         nodes=tuple(maker.nodes),
         constants={**graph.constants, **maker.constants},
     ).prune()
-    axes = maker.steps | {
+    axes = {
         name: result[0]
         for name in (v.name for v in (*graph.inputs, *graph.outputs))
         if len(result := _along(types[name], time)) == 1
@@ -346,7 +349,7 @@ def expose(model: Graph) -> Stateful:
     growing |= {name for name, _, shape in maker.first if name not in layers and None in shape}
     least = 1 + max([0, *maker.late.values()])
     chunked = Stateful(chunk_graph, maker.states, first, growing, axes, {}, least)
-    return prove(graph, chunked, types, time)
+    return prove(graph, chunked, types, time, maker.steps)
 
 
 def _open(value: Value) -> Value:
