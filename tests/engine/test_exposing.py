@@ -12,16 +12,18 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose
 from support.arrays import uniform
+from support.branching import chosen
 from support.causal import TO_ROWS, conv, from_rows
-from support.graphs import new_node, unfused
+from support.graphs import new_node, rnn_node, small, unfused
 from support.layers import random_weights
 from typer.testing import CliRunner
 
 import onernn
-from onernn import Cell, Graph, RnnSpec, Session, UnsupportedError
+from onernn import Cell, Graph, RnnSpec, Session, ShapeError, UnsupportedError
 from onernn.cli import app
 from onernn.engine.chunks import expose
 from onernn.ir.graph import Node, Value
+from onernn.ops.control import scan_attributes
 
 WIDTH, H, T = 4, 5, 17
 RNG = np.random.default_rng(0)
@@ -35,7 +37,10 @@ def rnn(x: str, outputs: list[str], *states: str, width: int = WIDTH, **more: An
     return Node("Rnn", (x, *states), tuple(outputs), at)
 
 
-def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
+FLAG = Value("flag", "int64", ())
+
+
+def model(nodes: list[Node], output: str = "y", *more: Value, **constants: Any) -> Graph:
     known = {
         "k": RNG.uniform(-0.5, 0.5, (WIDTH, WIDTH, 3)).astype("f4"),
         "w": RNG.uniform(-0.5, 0.5, (WIDTH, WIDTH)).astype("f4"),
@@ -48,7 +53,7 @@ def model(nodes: list[Node], output: str = "y", **constants: Any) -> Graph:
         **constants,
     }
     x = Value("x", "float32", (None, None, WIDTH))
-    graph = Graph("model", (x,), (Value(output, "float32"),), tuple(nodes), known)
+    graph = Graph("model", (x, *more), (Value(output, "float32"),), tuple(nodes), known)
     return graph.prune()
 
 
@@ -329,6 +334,99 @@ def test_sizes_made_of_the_number_of_steps_are_none_of_its_uses() -> None:
     assert expose(model(nodes, **places)).states
 
 
+REVERSED = {"minus": np.array([-1]), "begin": np.array([-(2**62)])}
+
+
+@pytest.mark.parametrize(
+    "nodes, told",
+    [
+        ([new_node("z = Slice p minus begin time minus")], r"'z' \(Slice\): its results in chunks"),
+        ([new_node("g = Gather p time", axis=0), new_node("z = Add p g")], r"'z' \(Add\): its"),
+        (
+            [
+                rnn("p", ["s", "h"], cell=Cell.GRU),
+                new_node("m = ReduceMean h", keepdims=0),
+                new_node("z = Mul p m"),
+            ],
+            r"'z' \(Mul\): its results in chunks",
+        ),
+    ],
+)
+def test_values_that_a_condition_hides_are_compared_too(nodes: list[Node], told: str) -> None:
+    """The proof runs one value of the condition; a later call may have the other one."""
+    flag = [new_node("q = Cast flag", to="bool"), new_node("p = Tanh x")]
+    last = [new_node("chosen = Where q z p"), rnn("chosen", ["y"])]
+    with pytest.raises(UnsupportedError, match=told):
+        expose(model([*flag, *nodes, *last], "y", FLAG, **REVERSED))
+
+
+TO_TIME = new_node("t = Transpose p", perm=(1, 2, 0))
+
+
+def along(*nodes: Node, **constants: np.ndarray) -> Graph:
+    return small(nodes, {"p": (None, None, WIDTH)}, "o", **constants)
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+@pytest.mark.parametrize(
+    "branch, told",
+    [
+        (along(rnn_node("o = Rnn p", RnnSpec(Cell.GRU, WIDTH, WIDTH))), r"'o' \(Rnn\)"),
+        (along(new_node("o = Softmax p", axis=0)), r"'o' \(Softmax\)"),
+        (along(new_node("o = CumSum p axis"), axis=np.array(0)), r"'o' \(CumSum\)"),
+        (
+            along(TO_TIME, conv("t", "c", (2, 0)), from_rows("c", "o"), k=np.ones((4, 4, 3), "f4")),
+            r"'c' \(Conv\)",
+        ),
+    ],
+    ids=["layer", "softmax", "sum", "convolution"],
+)
+def test_a_branch_that_the_proof_does_not_take_combines_no_steps(
+    branch: Graph, told: str, taken: int
+) -> None:
+    sides = (along(new_node("o = Neg p")), branch)
+    nodes = [
+        new_node("q = Cast flag", to="bool"),
+        new_node("a = Tanh x"),
+        chosen("q", *sides[:: 1 if taken else -1], "a|a", "p"),
+        rnn("p", ["y"]),
+    ]
+    with pytest.raises(UnsupportedError, match=rf"'p' \(If\): its graph may combine steps.*{told}"):
+        expose(model(nodes, "y", FLAG))
+
+
+def test_branches_that_run_step_by_step_have_streams() -> None:
+    sides = (along(new_node("o = Neg p")), along(new_node("o = Softmax p", axis=-1)))
+    nodes = [new_node("q = Cast flag", to="bool"), chosen("q", *sides, "x|x", "p"), rnn("p", ["y"])]
+    graph = model(nodes, "y", FLAG)
+    x = uniform(T, 1, WIDTH, seed=3)
+    streams = Session(graph).streams(2)
+    for flag in (np.array(0), np.array(1)):
+        stream = streams.open()
+        for begin, end in pairwise(CUTS):
+            streams.push(stream, {"x": x[begin:end], "flag": flag})
+        got = np.concatenate([each["y"] for each in streams.pull(stream)])
+        assert_allclose(got, unfused(graph, {"x": x, "flag": flag})["y"], rtol=0, atol=1e-6)
+
+
+def test_a_scan_that_counts_its_steps_is_refused() -> None:
+    """Its values change after 1,000 steps, which chunks of a few do not reach."""
+    body = small(
+        [
+            new_node("c2 = Add c one"),
+            new_node("long = Greater c2 limit"),
+            new_node("o = Where long one e"),
+        ],
+        {"c": (1,), "e": (1, WIDTH)},
+        "c2 o",
+        one=np.ones(1, "f4"),
+        limit=np.float32([1000]),
+    )
+    scan = Node("Scan", ("zero", "x"), ("count", "p"), scan_attributes(body, 1))
+    with pytest.raises(UnsupportedError, match=r"'count' \(Scan\): its graph may combine steps"):
+        expose(model([scan, rnn("p", ["y"])], zero=np.zeros(1, "f4")))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
     """Convolutions, shifts, cuts, pools and layers, whose values are added and put side by side."""
@@ -368,6 +466,17 @@ def test_random_models_that_look_ahead_and_meet_again(seed: int) -> None:
         assert_allclose(got, whole[: len(whole) - late], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("batch", [1, 3, None])
+@pytest.mark.parametrize("late", [0, 1])
+def test_one_step_of_padding_and_any_batch_have_chunks(batch: int | None, late: int) -> None:
+    """In the first chunk, a convolution that looks ahead has fewer steps before it than later."""
+    nodes = [TO_ROWS, conv("rows", "c", (2 - late, late)), from_rows("c"), rnn("p", ["y"])]
+    graph = replace(model(nodes), inputs=(Value("x", "float32", (None, batch, WIDTH)),))
+    x = uniform(T, batch or 1, WIDTH, seed=4)
+    whole = unfused(graph, {"x": x})["y"]
+    assert_allclose(in_chunks(graph, x, CUTS), whole[: T - late], rtol=0, atol=1e-6)
+
+
 def test_inputs_whose_steps_meet_have_one_number_of_steps() -> None:
     """Each has a name of its own for it; another input has a batch that stays open."""
     nodes = [
@@ -396,6 +505,23 @@ def test_a_first_frame_of_a_stream_brings_what_is_looked_ahead() -> None:
     for stream in (one, two):
         got = np.concatenate([each["y"] for each in streams.pull(stream)])
         assert_allclose(got, whole[: T - 3], atol=1e-6, rtol=1e-5)
+
+
+def test_a_frame_of_too_few_steps_is_told_how_many_a_stream_needs() -> None:
+    """And the stream goes on as if the frame had not come."""
+    streams = Session(AROUND).streams(1)
+    stream, x = streams.open(), uniform(T, 1, WIDTH, seed=8, bound=2)
+    for part in (x[:2], x[:9], x[9:9], x[9:]):
+        streams.push(stream, part)
+    told = r"frame of {} steps: expected 4 or more in the first frame of a stream, 1 or more in"
+    with pytest.raises(ShapeError, match=told.format(2)):
+        streams.pull(stream)
+    (first,) = streams.pull(stream)
+    with pytest.raises(ShapeError, match=told.format(0)):
+        streams.pull(stream)
+    (last,) = streams.pull(stream)
+    got = np.concatenate([first["y"], last["y"]])
+    assert_allclose(got, Session(AROUND).run({"x": x})["y"][: T - 3], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

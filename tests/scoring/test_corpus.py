@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +87,35 @@ def test_files_of_parquet_may_lack_columns_and_have_other_types_but_no_column_is
     want = {"x": [1, 2, 3, 4], "y": ["a", "b", None, None], "z": [None, None, None, 1]}
     assert read(tmp_path).table.to_pydict() == want
     assert read(tmp_path, []).table.to_pydict() == {"x": want["x"]}
+
+
+def test_lists_of_a_dictionary_are_read_from_several_row_groups(tmp_path: Path) -> None:
+    words = pa.array(["a", None, "b", "a", "c"]).dictionary_encode()
+    rows = pa.ListArray.from_arrays(pa.array([0, 2, 3, 5]), words)
+    pq.write_table(pa.table({"x": rows}), tmp_path / "rows.parquet", row_group_size=1)
+    (one,) = Corpus(str(tmp_path), ["x"]).windows(10)
+    assert one.table["x"].to_pylist() == [["a", None], ["b"], ["a", "c"]]
+
+
+@pytest.mark.parametrize(
+    "column, text",
+    [
+        (pa.array([0, 10**18 + 1], pa.timestamp("ns")), '"2001-09-09 01:46:40.000000001"'),
+        (pa.array([0, 10**7], pa.date32()), '"29349-01-26"'),
+        (pa.array(["a", "b"], pa.string_view()), '"b"'),
+        (pa.array([[0], [10**9 + 1]], pa.list_(pa.time64("ns"))), '"[ 00:00:01.000000001 ]"'),
+        (pa.FixedShapeTensorArray.from_numpy_ndarray(np.float32([[1, 2], [3, 4]])), "[3.0, 4.0]"),
+    ],
+    ids=lambda each: getattr(each, "type", None) and str(each.type)[:12],
+)
+def test_a_rejected_row_has_a_text_whatever_its_other_columns_hold(
+    column: Any, text: str, tmp_path: Path
+) -> None:
+    """Also values for which Python has no object."""
+    save_tables(tmp_path, {"x": [1, 2], "kept": column})
+    one = read(tmp_path)
+    scored = pa.table({"rejected": pa.array([None, "a reason"])})
+    assert one.rejected(scored)["text"].to_pylist() == [f'{{"x": 2, "kept": {text}}}']
 
 
 def test_a_uri_is_a_corpus_and_hidden_names_are_none_of_it(tmp_path: Path) -> None:

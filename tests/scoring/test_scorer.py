@@ -239,6 +239,29 @@ def test_every_kind_of_list_is_read(tagger: onernn.Session, column: Any) -> None
     assert Scorer(tagger)(pa.table({"letters": column})).column(2).to_pylist() == wanted
 
 
+NUMBERS = pa.array([[1, 2], [3], None, [None]])
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 2]), pa.array([[1, 2], [3], [None]])),
+        pa.ListArray.from_arrays(
+            pa.array([0, 2, 3, 3, 4]),
+            pa.array([1, 2, 3, None]).dictionary_encode(),
+            mask=pa.array([False, False, True, False]),
+        ),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_dictionaries_are_read_and_their_nulls_rejected(
+    tagger: onernn.Session, column: Any
+) -> None:
+    got, wanted = (Scorer(tagger)(pa.table({"letters": each})) for each in (column, NUMBERS))
+    assert got.column(1).to_pylist() == wanted.column(1).to_pylist()
+    assert [*reasons_of(got)] == [2, 3]
+
+
 TAGS = "save_infer_model/scale_1.tmp_0"
 
 

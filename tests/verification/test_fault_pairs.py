@@ -13,6 +13,7 @@ from support.planted import (
     Made,
     across,
     compared,
+    file,
     fitting,
     pairs,
     read,
@@ -81,3 +82,21 @@ def test_what_the_reference_has_and_the_model_has_not_is_named_as_well(name: str
     if wanted != "weights_rounded":  # the model's numbers are others, by no rule
         (cause,) = compared(pair.sound, pair.wrong, seconds=600).causes
         assert (cause.id, cause.evidence) == (TURNED.get(wanted, wanted), "proved"), cause.text
+
+
+@pytest.mark.parametrize(
+    "faults, causes",
+    [
+        ("hard_sigmoid+directions_exchanged", ["activation_changed", "direction_swapped"]),
+        ("gates+candidate_biases_merged", ["bias_changed", "gates_swapped"]),
+    ],
+)
+def test_a_fault_of_a_layer_hides_no_other_fault_of_the_layer(
+    faults: str, causes: list[str]
+) -> None:
+    """A model with only the named faults has to have the outputs of the wrong one."""
+    good, bad = (sound("GRU", 6, 1, 2, seed=7) for _ in range(2))
+    for name in faults.split("+"):
+        FAULTS[name](bad)
+    report = compared(file(bad), file(good), seconds=600)
+    assert sorted(each.id for each in report.causes) == causes

@@ -12,9 +12,10 @@ import numpy as np
 
 from onernn.engine.session import Session
 from onernn.fuse_passes import fuse
-from onernn.fuse_passes.bodies import bodies, every_node
+from onernn.fuse_passes.bodies import bodies
 from onernn.fuse_passes.over_time import check_states, find_states, fuse_step
 from onernn.fuse_passes.rewriting import Tape, fresh
+from onernn.fuse_passes.row_independence import describe_rows
 from onernn.ir.arrays import Array
 from onernn.ir.errors import OnernnError, Refusal, UnsupportedError
 from onernn.ir.graph import Graph, Node, Value, input_types
@@ -53,10 +54,8 @@ def counting(graph: Graph, time: str) -> Iterator[tuple[Node, str]]:
                     counts.update(filter(None, node.outputs))
             elif asks or not (node.op == "ConstantOfShape" or (0 not in read and _moves(node))):
                 yield node, "it computes with the number of steps, which differs between chunks"
-        within = (each.op for body in bodies(node).values() for each in every_node(body))
-        if not {"Shape", "Size", "Slice"}.isdisjoint(within):
-            if any(_along(graph.types[name], time) for name in node.inputs if name):
-                yield node, "its graph may compute with the number of steps"
+        if bodies(node) and (why := _combines_inside(graph.types, node, time)):
+            yield node, f"its graph may combine steps; with steps as rows, {why}"
         if _meet(graph.types, node, time):
             yield node, "it may count steps, or read later ones"
 
@@ -80,6 +79,23 @@ def _meet(types: Types, node: Node, time: str) -> bool:
         return False
     pairs = _follow(types, node)
     return any(path and path[axis] is None for x, path in pairs for axis in _along(x, time))
+
+
+def _combines_inside(types: Types, node: Node, time: str) -> str:
+    """Returns why a graph inside of the node may combine steps; "" if it cannot."""
+    axes = {name: _along(types[name], time) for name in node.inputs if name}
+    if several := [name for name, along in axes.items() if len(along) > 1]:
+        return f"{several[0]!r} has steps on more than one axis"
+    inputs = tuple(
+        Value(name, x.dtype, None if x.shape is None else x.counts, x.depth)
+        for name in axes
+        for x in [types[name]]
+    )
+    outputs = tuple(map(Value, filter(None, node.outputs)))
+    alike = [name for name, along in axes.items() if not along]
+    steps = {name: along[0] for name, along in axes.items() if along}
+    rows = describe_rows(Graph("", inputs, outputs, (node,), {}), steps, alike)
+    return next((why for why in rows.values() if isinstance(why, str)), "") if steps else ""
 
 
 def _all(value: Size | tuple[Size, ...] | None) -> tuple[Size, ...]:
@@ -175,10 +191,15 @@ def refuse(graph: Graph, why: str, where: str) -> UnsupportedError:
     return UnsupportedError(f"{graph.name} in chunks:", (Refusal(why, where),))
 
 
-def prove(graph: Graph, model: Stateful) -> Stateful:
+def prove(
+    graph: Graph, model: Stateful, types: Types, time: str, steps: Mapping[str, int]
+) -> Stateful:
     """Returns the model with the delay of each output.
 
-    Raises `UnsupportedError` if outputs of chunks differ from outputs of one run over all steps.
+    ``types``, ``time``: the types of the graph's values, and the name of the number of steps.
+    ``steps``: the axis of steps of each state that holds steps.
+    Raises `UnsupportedError` if values of chunks differ from the values of one run over all steps.
+    Outputs alone are not enough: a condition that is another one in a later call may hide a value.
     """
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]
@@ -193,7 +214,7 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
     try:
         opened = replace(graph, inputs=tuple(map(_open, graph.inputs)))
         whole |= Session(opened, passes=()).run(feed, _noting(whole))
-        session, state = Session(model.graph, passes=()), _wide(model)
+        session, state = Session(model.graph, passes=()), _wide(model, steps)
         for begin, end in pairwise(cuts):
             chunk = {
                 name: x.take(range(begin, end), model.time[name]) if name in model.time else x
@@ -210,26 +231,29 @@ def prove(graph: Graph, model: Stateful) -> Stateful:
     except OnernnError as error:
         raise refuse(graph, f"its chunks do not run: {error}", "model") from error
     delay = dict[str, int]()
-    for value in graph.outputs:
-        why, delay[value.name] = _departs(whole[value.name], parts[value.name])
-        if why:
-            result = (node for node in graph.nodes if _first_apart(node, whole, parts))
-            first = next(result, graph.producer(value.name))
-            where = first.label if first else value.name
-            raise refuse(
-                graph, f"its results in chunks differ from those of the whole: {why}", where
-            )
+    inner = [
+        name for node in graph.nodes for name in node.outputs if _is_by_step(types, name, time)
+    ]
+    for name in (*inner, *(value.name for value in graph.outputs)):
+        if name in whole and name in parts:
+            why, delay[name] = _departs(whole[name], parts[name])
+            if why:
+                why = f"its results in chunks differ from those of the whole: {why}"
+                maker = graph.producer(name)
+                raise refuse(graph, why, maker.label if maker else name)
+    delay = {value.name: delay[value.name] for value in graph.outputs}
     return replace(model, delay=delay)
 
 
-def _first_apart(node: Node, whole: Mapping[str, Any], parts: Mapping[str, list[Any]]) -> bool:
-    name = node.outputs[0]
-    if name not in whole or name not in parts or node.op == "Shape":
-        return False
-    if isinstance(whole[name], Ragged):
-        return False
-    sizes = [part.shape for part in parts[name]]
-    return len(set(sizes)) > 1 and bool(_departs(whole[name], parts[name])[0])
+def _is_by_step(types: Types, name: str, time: str) -> bool:
+    """Returns whether a value's chunks can be joined: one axis has an entry per step."""
+    along = _along(types[name], time) if name else []
+    return len(along) == 1 and _more(types, name, along[0], time) is not None
+
+
+def _more(types: Types, name: str, axis: int, time: str) -> int | None:
+    size = (types[name].shape or ())[axis]
+    return None if size is None else (size - time - _LONG).number
 
 
 def _noting(values: dict[str, Any]) -> Any:
@@ -251,13 +275,14 @@ def _random(value: Value, axis: int | None, steps: int, rng: np.random.Generator
     return rng.integers(0, 2, sizes).astype(value.dtype)
 
 
-def _wide(model: Stateful) -> dict[str, Array]:
+def _wide(model: Stateful, steps: Mapping[str, int]) -> dict[str, Array]:
     shapes = {value.name: value.shape or () for value in model.graph.inputs}
     result = dict[str, Array]()
     for name, first in model.first.items():
-        sizes = enumerate(zip(shapes[name], first.shape, strict=True))
-        axes = [axis for axis, (size, own) in sizes if size is None and own == 1]
-        result[name] = np.repeat(first, _OPEN, axes[0]) if axes else first
+        for axis, size in enumerate(shapes[name]):
+            if size is None and first.shape[axis] == 1 and axis != steps.get(name):
+                first = np.repeat(first, _OPEN, axis)
+        result[name] = first
     return result
 
 
@@ -274,8 +299,10 @@ def _departs(whole: Any, parts: list[Any]) -> tuple[str, int]:
     expected = whole.take(range(joined.shape[axes[0]]), axes[0]) if axes else whole
     if joined.dtype.kind != "f":
         return ("" if np.array_equal(joined, expected) else "different values"), late
-    apart = np.abs(joined.astype(float) - expected).max(initial=0)
-    bound = _CLOSE[1] + _CLOSE[0] * np.abs(expected).max(initial=0)
+    expected = expected.astype(float)
+    same = (joined == expected) | (np.isnan(joined) & np.isnan(expected))
+    apart = np.abs(joined - expected)[~same].max(initial=0)
+    bound = _CLOSE[1] + _CLOSE[0] * np.abs(expected[np.isfinite(expected)]).max(initial=0)
     return ("" if apart <= bound else f"{apart:.3g} apart"), late
 
 
@@ -321,7 +348,8 @@ def expose(model: Graph) -> Stateful:
     layers = {name for node in maker.nodes if node.op == "Rnn" for name in node.inputs}
     growing |= {name for name, _, shape in maker.first if name not in layers and None in shape}
     least = 1 + max([0, *maker.late.values()])
-    return prove(graph, Stateful(chunk_graph, maker.states, first, growing, axes, {}, least))
+    chunked = Stateful(chunk_graph, maker.states, first, growing, axes, {}, least)
+    return prove(graph, chunked, types, time, maker.steps)
 
 
 def _open(value: Value) -> Value:
@@ -473,7 +501,7 @@ class _Maker(Tape):
     ``stems``: how many states have each stem; states of the stem h are h0, h1 and so on. ``late``:
     for each value, how many steps later than the input step it comes; negative if the value begins
     with padding. ``waiting``: the name of each delayed value, by the original's name and the delay
-    in steps.
+    in steps. ``steps``: the axis of steps of each state that holds steps.
     """
 
     types: Types = field(default_factory=dict)
@@ -483,6 +511,7 @@ class _Maker(Tape):
     first: list[tuple[str, Array, Counts]] = field(default_factory=list)
     late: dict[str, int] = field(default_factory=dict)
     waiting: dict[tuple[str, int], str] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
         timed = [name for name in node.inputs if name and self._axes(name)]
@@ -603,7 +632,9 @@ class _Maker(Tape):
         window = operator.reach(node.attrs, axis, *input_types(self.types, node))
         if node.op == "Pad" and window is None:
             raise self.refuse(node, "it pads time: expected zeros as padding")
-        if window is None or (window.stride == 1 and self._more(out, axis) is None):
+        if window is None or (
+            window.stride == 1 and _more(self.types, out, axis, self.time) is None
+        ):
             return self._far(node)
         if window.stride != 1 or window.same:
             raise self.refuse(node, "expected stride 1 along time, and pads as numbers")
@@ -691,6 +722,7 @@ class _Maker(Tape):
         shape = [*result.counts]
         shape[axis] = zeros if zeros == steps else None
         before, after = self.state("steps", np.zeros(sizes, result.dtype), tuple(shape))
+        self.steps[before] = axis
         self.stem = x
         joined = self.emit("Concat", before, x, axis=axis)
         ends = (self.constant([end]) for end in (-steps or 2**62, 2**62, axis))
@@ -702,13 +734,9 @@ class _Maker(Tape):
             raise self.refuse(node, why)
         return False
 
-    def _more(self, name: str, axis: int) -> int | None:
-        size = (self.types[name].shape or ())[axis]
-        return None if size is None else (size - self.time - _LONG).number
-
     def _end(self, node: Node, x: str, axis: int) -> None:
         out = node.outputs[0]
-        wait = -(self._more(out, axis) or 0) - self.late[out]
+        wait = -(_more(self.types, out, axis, self.time) or 0) - self.late[out]
         if wait > 0:
             x = self._cut(self._behind(node, x, axis, 0, wait, like=out), 0, -wait, axis)
             self.late[out] += wait

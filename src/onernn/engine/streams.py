@@ -75,7 +75,7 @@ class Streams:
         graph, states = model.graph, model.states
         self._inputs = tuple(_settle(graph, v) for v in graph.inputs if v.name not in states)
         self._capacity, self._most = capacity, queue
-        self._next = dict(states)
+        self._next, self._time, self._least = dict(states), model.time, model.least
         if unknown := sorted(first.keys() - states.keys()):
             names = ", ".join(states)
             raise ShapeError(f"first: {unknown[0]!r} is not a state: expected one of {names}")
@@ -499,6 +499,15 @@ class Streams:
                 for stream in streams:
                     self._run([stream])
                 return
+            arrays, _ = entries[0]
+            sizes = [
+                a.shape[1 + self._time[n]] for n, a in arrays.arrays.items() if n in self._time
+            ]
+            if sizes and min(sizes) < self._least:
+                error = ShapeError(
+                    f"frame of {min(sizes)} steps: expected {self._least} or more in the first"
+                    f" frame of a stream, 1 or more in later frames: {error}"
+                )
             states, results = {}, [error]
         else:
             others = [name for name in result if name not in self._next.values()]

@@ -67,13 +67,16 @@ class Column:
         """
         self._lods: list[Int64] = []
         self._starts: list[Int64] = [np.arange(len(array) + 1)]
-        self._reject(_nulls(array), array, "null")
-        while any(getattr(pa.types, f"is_{kind}")(array.type) for kind in _LISTS):
+        while True:
+            if pa.types.is_dictionary(array.type):
+                array = array.dictionary.take(array.indices)  # both may have nulls
+            self._reject(_nulls(array), array, "null")
+            if not any(getattr(pa.types, f"is_{kind}")(array.type) for kind in _LISTS):
+                break
             lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
             self._lods.append(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
             self._starts.append(self._lods[-1][self._starts[-1]])
             array = array.flatten()
-            self._reject(_nulls(array), array, "null")
         self._dtype_is_known = not pa.types.is_null(array.type)
         if not self._dtype_is_known:
             return np.zeros(len(array), np.uint8)  # uint8 can be cast to every dtype

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from io import BufferedReader
-from itertools import filterfalse, groupby, islice
+from itertools import chain, filterfalse, groupby, islice
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -110,7 +110,8 @@ class Window(NamedTuple):
         """
         reasons = {row: why for row, why in enumerate(scored[REJECTED].to_pylist()) if why}
         origins = [self.origins[row] for row in reasons]
-        values = self.table.take(pa.array(reasons, pa.int64())).to_pylist()
+        names = self.table.column_names
+        values = [{name: _entry(self.table[name], row) for name in names} for row in reasons]
         texts = [
             json.dumps(row, default=str, ensure_ascii=False)
             if origin.line is None
@@ -359,7 +360,7 @@ class Corpus:
                 yield file
 
     def _pieces(self, size: int, block: int, skipped: int) -> Iterator[Window]:
-        rows, origins, first = self.schema.empty_table(), _Ranges(), True
+        rows, origins, first = pa.Table.from_batches([], self.schema), _Ranges(), True
         for path, start, table in self._tables(block, skipped):
             rows = pa.concat_tables([rows, table])
             origins.append(path, start, table.num_rows)
@@ -383,8 +384,12 @@ class Corpus:
             folders = self._folders[path]
             with _format_errors(path), self._open(path) as file:
                 here = {*file.schema_arrow.names}.intersection(self.columns) - {*folders}
-                for batch in file.iter_batches(
-                    _CHUNK, [each.group for each in groups], [*here], use_threads=False
+                indices = [each.group for each in groups]
+                # pyarrow reads dictionaries inside of lists from one row group at a time
+                apart = any(map(_has_inner_dictionary, self.schema.types))
+                for batch in chain.from_iterable(
+                    file.iter_batches(_CHUNK, each, [*here], use_threads=False)
+                    for each in ([[index] for index in indices] if apart else [indices])
                 ):
                     dropped = min(skipped, batch.num_rows)
                     batch, start, skipped = batch.slice(dropped), start + dropped, skipped - dropped
@@ -595,6 +600,11 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(index) for index in range(kind.num_fields)]
 
 
+def _has_inner_dictionary(kind: pa.DataType) -> bool:
+    types = [each.type for each in _inner(kind)]
+    return any(map(pa.types.is_dictionary, types)) or any(map(_has_inner_dictionary, types))
+
+
 def _is_known(kind: pa.DataType) -> bool:
     return not pa.types.is_null(kind) and all(_is_known(each.type) for each in _inner(kind))
 
@@ -651,6 +661,17 @@ _ACCEPTED: dict[pa.DataType, frozenset[type]] = {
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
     return pa.table(columns, schema=schema)
+
+
+def _entry(column: pa.ChunkedArray, row: int) -> Any:
+    """Returns an entry as a Python object, or as text if Python cannot hold it: times finer than
+    microseconds or after the year 9999, text that is not UTF-8, and structs with equal names.
+    """
+    try:
+        return column[row].as_py()
+    except (*_MISFITS, NotImplementedError):
+        text = column.slice(row, 1).combine_chunks().to_string()
+        return " ".join(text.split()).removeprefix("[").removesuffix("]").strip()
 
 
 def _explain_line(line: Origin, error: Exception) -> str:

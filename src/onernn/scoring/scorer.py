@@ -218,7 +218,7 @@ class Scorer:
         """Returns the schema of `__call__`'s result for tables with these columns. Raises the
         errors of `__call__` for a table without rows.
         """
-        return self(columns.empty_table()).schema
+        return self(pa.Table.from_batches([], columns)).schema
 
     def expect(self, schema: pa.Schema) -> None:
         """Sets the types of outputs, if unknown, to their types in a table that was scored before.

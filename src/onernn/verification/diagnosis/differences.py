@@ -280,7 +280,9 @@ class Names:
             pairs = zip(self._layers(mine.node), self._layers(mixed), strict=False)
             for (where, layer), (_, wanted) in pairs:
                 exchanged = self._relate_to_other_layer(where, layer, wanted)
-                for result in exchanged or relate_layers(layer, wanted):
+                if exchanged:  # settings may differ as well
+                    layer = replace(layer, weights=wanted.weights)
+                for result in (*exchanged, *relate_layers(layer, wanted)):
                     yield Named(result, where, node, every)
             return
         for key in (each.key for each in units):

@@ -534,8 +534,10 @@ def _explains(fault: PartFault, spec: RnnSpec, name: str, one: Array, other: Arr
     changed = fault.apply((spec, name, one)) if one.shape == other.shape else None
     if changed is None:
         return False
-    if name == "bias" and changed.shape[2] == 4 and not changed[..., 3, :].any():
-        other = merge_rows(other)  # the fault merged two rows
+    if name == "bias" and changed.shape[2] == 4:
+        faulty = fault.apply((spec, name, other))
+        if faulty is not None and not faulty[..., 3, :].any():
+            other = merge_rows(other)  # the fault merges two rows
     return alike(changed, other)
 
 
