@@ -316,7 +316,7 @@ class NativeOperator(Tape):
         result = self.attributes.get(name, default)
         if not is_like(result, default):
             expected = f"expected a value like {default!r}"
-            raise UnsupportedError(f"attribute {name}={result!r}: {expected}")
+            raise UnsupportedError(f"attribute {name.rstrip('=')}={result!r}: {expected}")
         return result
 
     def keyword(self, name: str, default: Any) -> Any:
@@ -332,7 +332,8 @@ class NativeOperator(Tape):
         for name, value in values.items():
             result = self.attribute(name, value)
             if result != value:
-                raise UnsupportedError(f"attribute {name}={result!r}: only {value!r} is supported")
+                attribute = f"{name.rstrip('=')}={result!r}"  # "x=": an argument of a Keras call
+                raise UnsupportedError(f"attribute {attribute}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
         """Returns an attribute's value. Raises `UnsupportedError` if it is not in ``known``."""

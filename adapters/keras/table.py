@@ -630,8 +630,16 @@ class Lowering:
         prefix: str,
         depth: int,
     ) -> list[Held]:
-        op = KerasLayer(self, layer, None, arguments, options)
         net = network(layer, self.version[0])
+        keys = [ref.layer for ref in net.inputs]
+        if isinstance(named := layer.config.get("input_layers"), dict):
+            keys = sorted(named)  # as Keras sorts a dictionary's tensors
+        masks = options.get("mask") or dict.fromkeys(keys)
+        both = (*arguments, masks)
+        if len(both) == 2 and all(isinstance(a, dict) and {*a} == {*keys} for a in both):
+            arguments = [[arguments[0][key] for key in keys]]
+            options = {**options, "mask": [masks[key] for key in keys]}
+        op = KerasLayer(self, layer, None, arguments, options)
         tensors = op.tensors
         if len(tensors) != len(net.inputs):
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")

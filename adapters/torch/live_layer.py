@@ -424,8 +424,8 @@ class LiveModule:
         """Whether PyTorch runs one step of one sequence faster than onernn; False if frozen."""
         self._like = [(parts, width) for parts, _, width in state_shapes(spec, 0)]
         self.reasons: dict[str, None] = {}
-        self.function = ""
-        """The module's mode or nonlinearity."""
+        self.module_options: list[Any] = []
+        """The options of the module for which this object was made."""
         self.types: dict[Any, list[torch.dtype]] = {}
         """The results of `types_of_results`."""
         self.ran: str | Stack = ""

@@ -11,6 +11,7 @@ from functools import cache, update_wrapper
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from operator import is_
 from types import FunctionType
 from typing import Any, TypedDict, Unpack
 from weakref import finalize
@@ -152,6 +153,10 @@ _NAMES = [kind.__name__ for kind in STACKS + CELLS]
 _KINDS = ("rnn_tanh", "rnn_relu", "lstm", "gru")
 _OPERATORS = [f"aten::{name}{end}" for name in _KINDS for end in ("", "_cell")]
 _CELL_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+_OPTIONS = (
+    *("mode", "nonlinearity", "input_size", "hidden_size"),
+    *("num_layers", "bidirectional", "proj_size", "bias"),
+)
 
 _CALLED = (
     *("forward", "__call__", "check_forward_args", "check_input", "check_hidden_size"),
@@ -211,18 +216,19 @@ def obstacle(module: nn.Module) -> str:
 
 def live_of(module: nn.Module) -> LiveModule:
     """Returns the live layer of a module; a copy of the module has its own live layer."""
-    result, attrs = _LIVE.get(id(module)), module.__dict__
-    function = attrs.get("mode") or attrs.get("nonlinearity")  # a program may change it
-    if result is None or result.function != function:
+    result = _LIVE.get(id(module))
+    options = [*map(module.__dict__.get, _OPTIONS)]  # a program may change them
+    if result is None or result.module_options != options:
         kind: Any = type(module)
-        names = _CELL_NAMES[: 4 if module.bias else 2]
+        names, spec = _CELL_NAMES[: 4 if module.bias else 2], spec_of(module)
         if isinstance(module, nn.RNNBase):
+            every = 2 + 2 * bool(module.bias) + bool(module.proj_size)
             names = tuple(module._flat_weights_names)
+            if len(names) != spec.layers * spec.directions * every:
+                names = ()  # of other options: `_weights` leaves the call to PyTorch
         is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
-        result = LiveModule(
-            spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
-        )
-        result.function = function
+        result = LiveModule(spec, names, kind.onernn_options, is_cell=is_cell, frozen=frozen)
+        result.module_options = options
         _LIVE[id(module)] = result
         finalize(module, _LIVE.pop, id(module), None).atexit = False
     return result
@@ -242,8 +248,14 @@ def why_theirs() -> str:
 
 def _weights(module: Any, names: Sequence[str]) -> Sequence[Tensor]:
     own = module._parameters
+    if not names:
+        raise Left("num_layers, bidirectional or bias changed: they do not fit the weights")
     try:
         weights = [own[name] for name in names]
+        flat = getattr(module, "_flat_weights", weights)  # a program may write to this list
+        if not all(map(is_, weights, flat)):
+            module._update_flat_weights()
+            weights = module._flat_weights
     except KeyError:  # weight_norm and parametrizations compute weights
         weights = [getattr(module, name, None) for name in names]
     for weight in weights:

@@ -155,6 +155,14 @@ def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
     cases["model inside"] = [ids, states[0]], layers.GRU(2)(inner([words, states[0]]))
     cases["model at the end"] = [ids, states[0]], inner([words, states[0]])
     if keras.__version__ >= "3":
+        named = {"state": keras.Input((3,), name="a"), "first": keras.Input((None, 5), name="b")}
+        y = layers.GRU(3, return_sequences=True)(named["first"], named["state"])
+        inner = keras.Model(named, {"y": y, "last": y[:, -1]})
+        found = inner({"first": words, "state": states[0]})
+        cases["model called with a dict"] = [ids, states[0]], [found["y"], found["last"]]
+        inner = keras.Model([*named.values()], y)
+        found = inner({"b": words, "a": states[0]})
+        cases["model of a list called by names"] = [ids, states[0]], layers.GRU(2)(found)
         joined = layers.Concatenate(axis=1)([words, x, more])
         cases["steps of masked and unmasked"] = [ids, x, other], layers.GRU(2)(joined)
         y = words

@@ -49,6 +49,15 @@ def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_p
     models.check(model, tmp_path / "model.keras", feeds)
 
 
+def test_an_argument_that_is_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    x = keras.Input((None, 3))
+    keras.Model(x, keras.layers.Attention()([x, x], use_causal_mask=True)).save(
+        tmp_path / "model.keras"
+    )
+    with pytest.raises(onernn.UnsupportedError, match="attribute use_causal_mask=True: only False"):
+        onernn.Session(tmp_path / "model.keras")
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("name", models.LAYERS)

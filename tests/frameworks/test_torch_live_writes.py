@@ -244,6 +244,50 @@ def test_another_function_of_a_module_is_followed(kind: Any, name: str) -> None:
     assert "RELU" in explain(module)
 
 
+def _write_flat(module: Any) -> None:
+    module._flat_weights[1] = module.weight_hh_l0 * 2
+
+
+def _replace_flat(module: Any) -> None:
+    module._flat_weights = [weight * 2 for weight in module._flat_weights]
+
+
+def _drop_a_layer(module: Any) -> None:
+    module.num_layers, module._flat_weights = 1, module._flat_weights[:4]
+
+
+def _drop_biases(module: Any) -> None:
+    module.bias, module._flat_weights = False, module._flat_weights[:2]
+
+
+@pytest.mark.parametrize(
+    "change, layers",
+    [(_write_flat, 1), (_replace_flat, 2), (_drop_a_layer, 2), (_drop_biases, 1)],
+)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_written_weights_and_options_of_a_module_are_followed(
+    kind: Any, change: Any, layers: int
+) -> None:
+    theirs, x = kind(INPUT, UNITS, layers), torch.randn(3, 2, INPUT)
+    module = optimize(theirs)
+    with torch.no_grad():
+        before = module(x)[0]
+        for each in (theirs, module):
+            change(each)
+        after, wanted = module(x)[0], theirs(x)[0]
+    assert not torch.allclose(before, wanted, atol=1e-3)
+    torch.testing.assert_close(after, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_another_input_size_of_a_module_is_followed() -> None:
+    module = optimize(nn.LSTM(INPUT, UNITS))
+    with torch.no_grad():
+        module(torch.randn(3, 2, INPUT))
+        module.input_size = INPUT + 1
+        with pytest.raises(RuntimeError, match=f"Expected {INPUT + 1}, got {INPUT}"):
+            module(torch.randn(3, 2, INPUT))
+
+
 def test_a_second_optimize_sets_the_dtype_anew() -> None:
     module, x = optimize(nn.GRU(20, 32), torch.bfloat16), torch.randn(3, 2, 20)
     assert not follows(module, x)
