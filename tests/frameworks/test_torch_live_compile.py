@@ -102,6 +102,21 @@ def test_compiled_models_follow_their_parameters() -> None:
             torch.testing.assert_close(compiled(x)[0], theirs(x)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name, value", [("bias", False), ("_flat_weights", None)])
+def test_compiled_models_follow_written_weights_and_options(name: str, value: Any) -> None:
+    theirs, x = nn.LSTM(4, 6), torch.randn(3, 2, 4)
+    ours = optimize(theirs)
+    compiled = torch.compile(ours, backend="eager")
+    with torch.no_grad():
+        before = compiled(x)[0]
+        for module in (theirs, ours):
+            flat = [weight * 2 for weight in module._flat_weights]
+            setattr(module, name, flat if value is None else value)
+        wanted = theirs(x)[0]
+        assert not torch.allclose(before, wanted, atol=1e-3)
+        torch.testing.assert_close(compiled(x)[0], wanted, rtol=2e-5, atol=2e-6)
+
+
 def test_frozen_modules_that_share_a_parameter_are_told_apart_in_a_compiled_graph() -> None:
     theirs, x = nn.ModuleList([nn.GRU(INPUT, UNITS), nn.GRU(INPUT, UNITS)]), make_batch()
     theirs[1].weight_ih_l0 = theirs[0].weight_ih_l0
