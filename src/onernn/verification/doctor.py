@@ -298,8 +298,9 @@ def examine_one(backend: Backend, combination: Combination) -> Finding:
 
 def in_guide(combination: Combination) -> bool:
     """Returns whether oneDNN's guide has the combination in its table of data types."""
-    row = GUIDE.get(combination.dtype)
-    return row is not None and row.has(
+    if combination.dtype not in OURS:
+        return False
+    return GUIDE[OURS[combination.dtype].row].has(
         KINDS[combination.cell],
         peephole="peephole" in combination.cell,
         projection="projection" in combination.cell,

@@ -89,6 +89,11 @@ class Descriptor:
         handle = new_handle(library, "memory_desc", *given, create=create, what=what)
         return cls(library, handle)
 
+    @classmethod
+    def copy(cls, library: Library, borrowed: Any) -> Descriptor:
+        """Returns a copy of a descriptor that belongs to a primitive descriptor."""
+        return cls(library, new_handle(library, "memory_desc", borrowed, create="clone"))
+
     @property
     def nbytes(self) -> int:
         return int(self.library.lib.dnnl_memory_desc_get_size(self.handle))
@@ -113,10 +118,14 @@ class Memory:
         given = descriptor.handle, library.engine, pointer
         self.handle = new_handle(library, "memory", *given)
 
+    @classmethod
+    def empty(cls, descriptor: Descriptor) -> Memory:
+        return cls(descriptor, allocate_aligned(descriptor.nbytes))
+
 
 def reorder(source: Memory, target: Descriptor, attributes: Any = None) -> Memory:
     """Returns a copy of a memory in another layout or data type; ``attributes`` hold its scales."""
-    library, out = target.library, Memory(target, allocate_aligned(target.nbytes))
+    library, out = target.library, Memory.empty(target)
     lib, engine = library.lib, library.engine
     described = new_descriptor(
         library,
@@ -266,8 +275,7 @@ def _read_chosen_layout(library: Library, described: Any, name: str) -> Descript
     result = lib.dnnl_primitive_desc_query_md(
         described, lib.dnnl_query_exec_arg_md, argument(library, name)
     )
-    # a copy, because the descriptor belongs to the primitive descriptor
-    return Descriptor(library, new_handle(library, "memory_desc", result, create="clone"))
+    return Descriptor.copy(library, result)
 
 
 def kernel_name(library: Library, described: Any) -> str:

@@ -104,7 +104,7 @@ SPECIFICATION = {
 
 
 class Ours(NamedTuple):
-    """How far onernn supports a row of the guide's table.
+    """How far onernn supports the row ``row`` of the guide's table.
 
     ``output``: the type of y that the primitive writes; callers always get float32. ``since``: the
     first libdnnl version that has the row. ``ran``: the instruction sets on which `onernn doctor`
@@ -112,6 +112,7 @@ class Ours(NamedTuple):
     why onernn does not support the row.
     """
 
+    row: str
     output: str = ""
     since: str = ""
     ran: Sequence[str] = ()
@@ -125,18 +126,21 @@ class Ours(NamedTuple):
 
 OURS = {
     "f32": Ours(
+        row="f32",
         output="f32",
         since="3.2",
         ran=["avx2", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
     "bf16": Ours(
+        row="bf16",
         output="bf16",
         since="3.2",
         ran=["avx512_core", "avx512_core_vnni", "avx512_core_bf16"],
     ),
-    "f16": Ours(output="f16", since="3.6"),
-    "u8": Ours(output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
+    "f16": Ours(row="f16", output="f16", since="3.6"),
+    "u8": Ours(row="u8", output="f32", since="3.2", ran=["avx512_core_vnni", "avx512_core_bf16"]),
     "s8": Ours(
+        row="s8",
         refused="negative states of s8 data are cut to 0 in several cells; u8 with a shift holds"
         " them",
     ),
@@ -156,9 +160,11 @@ class Precision(NamedTuple):
 
 
 PRECISIONS = {
-    dtype: Precision(row.data, row.weights, row.bias, row.cell_state, OURS[dtype].output)
-    for dtype, row in GUIDE.items()
-    if not OURS[dtype].refused
+    dtype: Precision(row.data, row.weights, row.bias, row.cell_state, support.output)
+    for dtype, support, row in (
+        (dtype, support, GUIDE[support.row]) for dtype, support in OURS.items()
+    )
+    if not support.refused
 }
 """The values of ``dtype`` in `prepare` that oneDNN supports."""
 

@@ -42,7 +42,7 @@ from onernn.backend.onednn.memory import (
     create,
     new_attributes,
 )
-from onernn.backend.onednn.precision import GRADIENTS, GUIDE, PRECISIONS, reason
+from onernn.backend.onednn.precision import GRADIENTS, GUIDE, OURS, PRECISIONS, reason
 from onernn.backend.process import ALIGNMENT, allocate_aligned
 from onernn.backend.reference import reference_trainer
 from onernn.backend.stack import Trainer
@@ -58,7 +58,9 @@ CAPACITY = 512
 A pair takes about 0.3 MB.
 """
 
-TRAINED = tuple(dtype for dtype in PRECISIONS if GUIDE[dtype].propagation == "forward and backward")
+TRAINED = tuple(
+    dtype for dtype in PRECISIONS if GUIDE[OURS[dtype].row].propagation == "forward and backward"
+)
 """The dtypes in which oneDNN trains: f32 and bf16. Gradients are float32 in both."""
 
 _TAGS = {3: "tnc", 4: "ldnc", 5: "ldigo"}  # row-major layouts by the number of axes
@@ -71,7 +73,7 @@ def refusal(spec: RnnSpec, dtype: str) -> str:
         return f"oneDNN trains in {' and '.join(TRAINED)}, not in {dtype}"
     if wrong := reason(GRADIENTS, spec, dtype):
         return f"oneDNN's {spec.cell.name} {wrong}"
-    if spec.projection_size and not GUIDE[dtype].projection:
+    if spec.projection_size and not GUIDE[OURS[dtype].row].projection:
         return f"oneDNN has no {dtype} backward of an LSTM with projection"
     return ""
 
