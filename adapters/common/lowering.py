@@ -215,6 +215,10 @@ class Tape(ABC):
         return self.emit("Concat", *lists, axis=0)
 
 
+def _describe(name: str, value: Any) -> str:
+    return f"attribute {name.rstrip('=')}={value!r}"  # "x=": an argument of a Keras call
+
+
 class NativeOperator(Tape):
     """A framework's operator in the form that a rule reads, with the graph that gets the rule's
     nodes.
@@ -316,7 +320,7 @@ class NativeOperator(Tape):
         result = self.attributes.get(name, default)
         if not is_like(result, default):
             expected = f"expected a value like {default!r}"
-            raise UnsupportedError(f"attribute {name.rstrip('=')}={result!r}: {expected}")
+            raise UnsupportedError(f"{_describe(name, result)}: {expected}")
         return result
 
     def keyword(self, name: str, default: Any) -> Any:
@@ -332,21 +336,21 @@ class NativeOperator(Tape):
         for name, value in values.items():
             result = self.attribute(name, value)
             if result != value:
-                attribute = f"{name.rstrip('=')}={result!r}"  # "x=": an argument of a Keras call
-                raise UnsupportedError(f"attribute {attribute}: only {value!r} is supported")
+                described = _describe(name, result)
+                raise UnsupportedError(f"{described}: only {value!r} is supported")
 
     def one_of(self, name: str, default: Any, known: Collection[Any]) -> Any:
         """Returns an attribute's value. Raises `UnsupportedError` if it is not in ``known``."""
         result = self.attribute(name, default)
         if result not in known:
             names = ", ".join(map(str, known))
-            raise UnsupportedError(f"attribute {name}={result!r}: expected one of {names}")
+            raise UnsupportedError(f"{_describe(name, result)}: expected one of {names}")
         return result
 
     def integer(self, name: str, default: int | None = None) -> int:
         result = self.attribute(name, default)
         if not isinstance(result, int) or isinstance(result, bool):
-            raise UnsupportedError(f"attribute {name}={result!r}: expected an integer")
+            raise UnsupportedError(f"{_describe(name, result)}: expected an integer")
         return result
 
     # Values of the graph.

@@ -248,8 +248,12 @@ class _Lowering:
     ) -> LoweringStep:
         reads = tuple(map(scope.variable, sorted(op.node.all_reads)))
         lower = partial(self._lower, scope, op, origin, declared)
-        outputs = [(at, scope.variable(name)) for at, name in enumerate(op.outputs) if name]
-        return LoweringStep(origin, reads, lower, lambda _: [Output(str(k), v) for k, v in outputs])
+
+        def outputs(_: int) -> list[Output]:
+            made = enumerate(op.outputs)
+            return [Output(str(at), scope.variable(name)) for at, name in made if name]
+
+        return LoweringStep(origin, reads, lower, outputs)
 
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]

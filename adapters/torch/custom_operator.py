@@ -27,6 +27,7 @@ from onernn.adapters.torch.live_layer import (
     LiveModule,
     arguments_of,
     by_layers,
+    count_weights,
     is_plain,
     state_shapes,
 )
@@ -262,9 +263,8 @@ def run_traced(module: Any, input: Any, hx: Any) -> Any:
     if not (single or x.dim() == (2 if is_packed else 3)) or x.shape[-1] != module.input_size:
         return None
     weights = [getattr(module, name, None) for name in module._flat_weights_names]
-    flat, every = module._flat_weights, 2 + 2 * bool(module.bias) + bool(module.proj_size)
-    count = module.num_layers * (2 if module.bidirectional else 1) * every
-    if not len(weights) == len(flat) == count:
+    flat = module._flat_weights
+    if not len(weights) == len(flat) == count_weights(module):
         return None
     # A program may write to the list of weights.
     if not all([a is b for a, b in zip(weights, flat, strict=True)]):

@@ -70,6 +70,13 @@ def is_plain(tensor: Any) -> bool:
     return (kind is Tensor or kind is Parameter) and _dispatch_keys(tensor).raw_repr() in _KEYS
 
 
+def count_weights(module: Any) -> int:
+    """Returns how many weights a recurrent module with these options has."""
+    each = 2 + 2 * bool(module.bias) + bool(module.proj_size)
+    result: int = module.num_layers * (1 + bool(module.bidirectional)) * each
+    return result
+
+
 def follower() -> str:
     """Returns a description of an active tracer or transform, or "" if there is none.
 

@@ -49,6 +49,7 @@ from onernn.adapters.torch.live_layer import (
     LiveModule,
     arguments_of,
     as_packed,
+    count_weights,
     follower,
     reshape_batch,
     spec_of,
@@ -220,14 +221,15 @@ def live_of(module: nn.Module) -> LiveModule:
     options = [*map(module.__dict__.get, _OPTIONS)]  # a program may change them
     if result is None or result.module_options != options:
         kind: Any = type(module)
-        names, spec = _CELL_NAMES[: 4 if module.bias else 2], spec_of(module)
+        names = _CELL_NAMES[: 4 if module.bias else 2]
         if isinstance(module, nn.RNNBase):
-            every = 2 + 2 * bool(module.bias) + bool(module.proj_size)
             names = tuple(module._flat_weights_names)
-            if len(names) != spec.layers * spec.directions * every:
+            if len(names) != count_weights(module):
                 names = ()  # of other options: `_weights` leaves the call to PyTorch
         is_cell, frozen = isinstance(module, CELLS), kind.onernn_frozen
-        result = LiveModule(spec, names, kind.onernn_options, is_cell=is_cell, frozen=frozen)
+        result = LiveModule(
+            spec_of(module), names, kind.onernn_options, is_cell=is_cell, frozen=frozen
+        )
         result.module_options = options
         _LIVE[id(module)] = result
         finalize(module, _LIVE.pop, id(module), None).atexit = False

@@ -199,7 +199,7 @@ def prove(
     ``types``, ``time``: the types of the graph's values, and the name of the number of steps.
     ``steps``: the axis of steps of each state that holds steps.
     Raises `UnsupportedError` if values of chunks differ from the values of one run over all steps.
-    Outputs alone are not enough: a condition that is another one in a later call may hide a value.
+    All values are compared, because a condition may hide a value now and select it in a later call.
     """
     rng = np.random.default_rng(0)
     cuts = [0, *(model.least + cut for cut in _CUTS)]

@@ -270,7 +270,7 @@ def _is_view(array: Array, values: Iterable[Any]) -> bool:
     return any(np.may_share_memory(array, data_of(v)) for v in values if v is not None)
 
 
-def own(value: Any, others: Iterable[Any]) -> Any:
+def make_own(value: Any, others: Iterable[Any]) -> Any:
     """Returns the value; copies it if it is read-only, or shares memory with one of the others."""
     array = data_of(value)
     if array.flags.writeable and not _is_view(array, others):

@@ -20,7 +20,7 @@ from onernn.backend.compiled.library import Kernels
 from onernn.backend.process import UsualNeed, take_idle, team_of
 from onernn.engine.encoding import CALL, LAYER, NEST, Encoded, encode
 from onernn.engine.inferring import infer
-from onernn.engine.kernels import KERNELS, PreparedNode, own, prepare
+from onernn.engine.kernels import KERNELS, PreparedNode, make_own, prepare
 from onernn.engine.program import LodLevel, Program, UnknownError
 from onernn.fuse_passes.bodies import bodies
 from onernn.ir.arrays import Array
@@ -435,7 +435,7 @@ class Plan:
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
-            values[name] = value = own(value, arguments)
+            values[name] = value = make_own(value, arguments)
             shape = self.shapes.get(name)
             if shape is None:
                 continue

@@ -15,7 +15,7 @@ import numpy as np
 
 from onernn.backend import Stack, open_backend
 from onernn.backend.onednn.precision import DTYPES, unknown
-from onernn.engine.kernels import KERNELS, PreparedNode, own, prepare, share_of
+from onernn.engine.kernels import KERNELS, PreparedNode, make_own, prepare, share_of
 from onernn.engine.program import UnknownError
 from onernn.fuse_passes import Pass, fuse, passes_for
 from onernn.fuse_passes.bodies import bodies, every_node
@@ -399,7 +399,7 @@ class Session:
             outputs = dict[str, Ragged | Array]()
             for output in self.graph.outputs:
                 others = (*inputs.values(), *outputs.values())
-                outputs[output.name] = own(values[output.name], others)
+                outputs[output.name] = make_own(values[output.name], others)
             return outputs
 
     def _plan(self, inputs: Feed) -> Plan | None:
