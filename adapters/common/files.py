@@ -158,7 +158,7 @@ def count_of(sizes: Sequence[int], most_axes: int) -> int | None:
 def numbers_of(flat: Array, dtype: str, budget: FileBudget, what: str) -> Array:
     """Returns the stored values; bfloat16 becomes float32 with the same values."""
     if dtype in ("bfloat16", "float16"):  # the same budget as for a float32 file
-        budget.allow(2 * flat.nbytes)
+        budget.widen(flat.nbytes)
     if dtype == "bfloat16":
         budget.take(2 * flat.nbytes, what)
         return widen_bfloat16(flat)

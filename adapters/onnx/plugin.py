@@ -256,7 +256,7 @@ class Replacement:
         return layers[0], bool(attributes.get("layout", 0)), half
 
     def _array(self, tensor: Any) -> Array:
-        self._external.budget.allow(2 * tensor.ByteSize())
+        self._external.budget.allow(tensor.ByteSize())
         if tensor.float_data or tensor.double_data:  # onernn's schema declares both as bytes
             tensor = MESSAGES.message("TensorProto").FromString(tensor.SerializeToString())
         return array_of(tensor, f"initializer {tensor.name!r}", self._external)

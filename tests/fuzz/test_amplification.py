@@ -54,6 +54,15 @@ def members(name: str, inside: dict[str, bytes], count: int) -> a.Files:
     return {name: a._directory(inside, count, "")}
 
 
+def shared_floats(count: int) -> a.Files:
+    """A .safetensors in which so many tensors have the same bytes."""
+    size = 20_000
+    entry = f'{{"dtype":"BF16","shape":[{size // 2}],"data_offsets":[0,{size}]}}'
+    entries = ",".join(f'"{at}":{entry}' for at in range(count)).encode()
+    header = b"{" + entries + b"}"
+    return {"m.safetensors": struct.pack("<Q", len(header)) + header + bytes(size)}
+
+
 def one_of(grammar: a.Grammar, seed: int, size: int) -> Callable[[], a.Files]:
     return lambda: grammar(random.Random(seed), size)
 
@@ -85,6 +94,7 @@ NAMED: dict[str, Callable[[], a.Files]] = {
     "ONNX's empty tensors": lambda: onnx(a._field(5, b"") * 600_000),
     "ONNX's operators": one_of(a.onnx_nodes, 1, MB),
     "Paddle's empty operators": lambda: {"m.pdmodel": a._field(1, a._field(4, b"") * 600_000)},
+    "bfloat16 of the same bytes": lambda: shared_floats(2_000),
     "MXNet's sparse array": one_of(a.mxnet_params, 9, 4 * MB),
 }
 HDF5 = {"a chunk": 0, "numbers never written": 1, "packed zeros": 2}

@@ -238,6 +238,7 @@ class FileBudget(Budget):
     def __init__(self, size: int = 0) -> None:
         super().__init__(size + LOADING)
         self._files: set[tuple[int, int]] = set()
+        self._may_widen = size // 2
 
     def reads(self, file: os.stat_result) -> None:
         """Raises the limit by twice the size of a file, unless the same file was counted before.
@@ -246,11 +247,22 @@ class FileBudget(Budget):
         """
         if (key := (file.st_dev, file.st_ino)) not in self._files:
             self._files.add(key)
-            self.allow(2 * file.st_size)
+            self.allow(file.st_size)
 
-    def allow(self, more: int) -> None:
-        """Raises the limit by ``more`` bytes, at most to `usable_memory`."""
-        self.most = min(self.most + more, usable_memory())
+    def allow(self, size: int) -> None:
+        """Raises the limit by twice the ``size`` of a file or array, at most to `usable_memory`."""
+        self._may_widen += size
+        self.most = min(self.most + 2 * size, usable_memory())
+
+    def widen(self, size: int) -> None:
+        """Raises the limit by twice the ``size`` of 16-bit floats, so that they count like float32.
+
+        The floats count at most as often as the files have bytes: tensors may share bytes, or be
+        compressed.
+        """
+        counted = min(size, self._may_widen)
+        self._may_widen -= counted
+        self.most = min(self.most + 2 * counted, usable_memory())
 
     def release(self, size: int) -> None:
         """Subtracts bytes that were taken and are free again."""
