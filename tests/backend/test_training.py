@@ -53,15 +53,22 @@ CLIPPED = [
 
 
 def away_from_the_bend(problem: Problem) -> Problem:
-    """A relu's slope jumps at 0, where a rounding can land on the other side."""
+    """A relu's slope jumps at 0, where a rounding can land on the other side. Without signs, the
+    terms of a gradient do not cancel: each is rounded to bf16, relative to its own size.
+    """
     if problem.spec.cell is not Cell.RNN_RELU:
         return problem
     side = np.where(np.arange(problem.spec.hidden_size) % 2, 20, -20).astype(np.float32)
     weights = [
-        map_weights(w, lambda a: np.broadcast_to(side, a.shape) if a.ndim == 4 else a / 20)
+        map_weights(w, lambda a: np.broadcast_to(side, a.shape) if a.ndim == 4 else abs(a) / 20)
         for w in problem.weights
     ]
-    return problem._replace(weights=weights)
+    dy = (
+        problem.dy.with_data(abs(words(problem.dy)))
+        if isinstance(problem.dy, Ragged)
+        else abs(problem.dy)
+    )
+    return problem._replace(weights=weights, dy=dy, dstate=tuple(map(abs, problem.dstate)))
 
 
 class TestReference:
