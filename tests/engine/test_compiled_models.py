@@ -15,7 +15,7 @@ import pytest
 from support.arrays import uniform
 from support.checking import assert_same_bits
 from support.compiled_models import compiled, models
-from support.graphs import input_of, new_node, new_nodes, rnn_node, small
+from support.graphs import input_of, new_node, new_nodes, rnn_node, small, small_graph
 from support.interpreters import printed, resident
 from support.random_models import random_trial
 from support.taggers import sentences, tagger
@@ -442,8 +442,20 @@ def test_wrong_inputs_are_named(tmp_path: Path) -> None:
         model.run({})
     with pytest.raises(ShapeError, match="is ragged"):
         model.run({name: np.zeros(3, np.int64)})
-    with pytest.raises(ShapeError, match="an index"):
-        model.run({name: Ragged(np.array([10**6]), np.array([0, 1]))})
+
+
+@pytest.mark.parametrize("wrong, label", [("a", "'u'"), ("b", "'v'")])
+def test_an_index_outside_of_its_range_names_the_operator(
+    wrong: str, label: str, tmp_path: Path
+) -> None:
+    nodes = new_nodes("u = Gather table a\nv = Gather table b")
+    table = {"table": np.ones((4, 3), np.float32)}
+    graph = small_graph(nodes, "u v", table, a=("int64", 2), b=("int64", 2))
+    model = opened(graph, tmp_path / "m.onernn")
+    feed = {"a": np.array([0, 3]), "b": np.array([0, 3])}
+    model.run(feed)
+    with pytest.raises(ShapeError, match=label):
+        model.run(feed | {wrong: np.array([0, 4])})
 
 
 @pytest.mark.parametrize("content", [b"", b"onernn\r\n", b"no model" * 20])

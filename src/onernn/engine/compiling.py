@@ -36,7 +36,7 @@ from onernn.ir.files import replacing
 from onernn.ir.graph import Graph, Value, graph_of
 from onernn.ir.types import write_shape
 
-MAGIC, FORMAT = b"onernn\r\n", 1
+MAGIC, FORMAT = b"onernn\r\n", 2
 _HEADER = 5
 """Number of integers in the header: a magic number, the format, a checksum of the rest, the number
 of bytes in the file, and the number of integers before the arrays.
@@ -289,6 +289,10 @@ class _File:
         rest += [len(plan.axes), *plan.axes, len(encoded.layers)]
         for step, layer in sorted(encoded.layers.items()):
             rest += [step, layer.words, layer.steps, layer.recurrence.runs, layer.recurrence.work]
+        labels = [node.label if node else "" for node in encoded.makers]
+        table = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+        rest += [len(table), *(word for label in table for word in _text(label))]
+        rest += [table[label] for label in labels]
         tables = [self._functions, self._formulas]
         names = [word for table in tables for word in (len(table), *sum(map(_text, table), []))]
         head = [len(encoded.stacks), *stacks, len(words), *words, *rest]

@@ -75,7 +75,7 @@ class Encoded:
     addresses. ``keeps``: the arrays that the plan points to. ``open``: the indices of jumps whose
     target is not known yet, and of the first steps of unfinished loops. ``loops``: the first and
     last step of each loop, inner loops first. ``functions``: the names of functions, by their
-    addresses in the plan.
+    addresses in the plan. ``makers``: the node of each step; None if a step belongs to no node.
     """
 
     program: Program
@@ -88,6 +88,7 @@ class Encoded:
     places: dict[str, int] = field(default_factory=dict)
     constants: list[int] = field(default_factory=list)
     steps: list[tuple[int, list[int]]] = field(default_factory=list)
+    makers: list[Node | None] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     outside: dict[int, Node] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
@@ -483,6 +484,7 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
         encoded.place(name)
     pending, unknown = encoded.add_numbers(), set(program.inner)
     encoded.write_sizes(pending, unknown)
+    encoded.makers = [None] * len(encoded.steps)
     for node in program.graph.nodes:
         if program.has_no_step(node):
             continue
@@ -511,5 +513,6 @@ def encode(program: Program, kernels: Kernels, layers: Mapping[Node, PreparedNod
             for name in filter(None, (*node.inputs, *node.outputs)):
                 encoded.place(name)
             encoded.steps.append((OUTSIDE, []))
+        encoded.makers += [node] * (len(encoded.steps) - len(encoded.makers))
     encoded.place_arena()
     return encoded

@@ -71,6 +71,7 @@ struct Guarded {
   const Rule* rule;          // Of a call whose type does not say the counts.
   const onernn_spec* spec;   // Of a layer.
   std::int64_t room;         // Of a nest: the index of the size of its output's memory.
+  std::int64_t label;        // The index of its operator's label.
   bool always;               // It is checked in every run, since more than input sizes decides.
 };
 

@@ -99,6 +99,7 @@ struct Compiled {
   std::vector<Memory> written;  // Memory of outputs; the library's own if callers pass none.
   Numbers axes;                 // Indices of sizes that must not be negative.
   std::vector<Cost> costs;
+  std::vector<std::string> labels;  // The model's operators, in messages.
   std::int64_t dims = 0, share = 0;
   bool loops = false;
 };

@@ -19,7 +19,7 @@ inline namespace ONERNN_ISA {
 namespace {
 
 constexpr char kMagic[8] = {'o', 'n', 'e', 'r', 'n', 'n', '\r', '\n'};
-constexpr std::int64_t kFormat = 1, kHeader = 5;  // kHeader: integers in the header
+constexpr std::int64_t kFormat = 2, kHeader = 5;  // kHeader: integers in the header
 static_assert(sizeof(onernn_spec) % 8 == 0 && sizeof(onernn_part) % 8 == 0);
 
 [[noreturn]] void damaged(const std::string& why) {
@@ -623,6 +623,10 @@ Compiled::Compiled(std::unique_ptr<Bytes> content) : bytes(std::move(content)) {
     share += cost.runs + cost.work / kWork + 1;
     costs.push_back(cost);
   }
+  labels.resize(static_cast<std::size_t>(in.count()));
+  for (std::string& each : labels) each = in.text();
+  for (Guarded& each : steps)
+    each.label = in.below(static_cast<std::int64_t>(labels.size()), "an operator");
   expect(in.is_at_end(), "more than there should be");
   plan = planned(this->words);
 }

@@ -315,10 +315,9 @@ struct onernn_stream {
 
   std::string why_refused(std::int32_t status) const {
     if (status == ONERNN_UNSOUND) return "an operator would read or write outside its memory: ";
-    if (status != ONERNN_TOO_LARGE)
-      return "an index or a length is outside its range, in operator ";
+    if (status != ONERNN_TOO_LARGE) return "an index or a length is outside its range: ";
     return "memory of a run with " + inputs() + ": expected at most " +
-           std::to_string(most_bytes_) + " bytes, got more; raise the limit; operator ";
+           std::to_string(most_bytes_) + " bytes, got more; raise the limit; ";
   }
 
   /// Returns a list of the inputs with their current sizes, such as "x (3, 4), lengths (7) in 2
@@ -372,9 +371,11 @@ struct onernn_stream {
   }
 
   std::string name_of(std::int32_t step) const {
-    const std::string number = "step " + std::to_string(step);
+    std::string number = "step " + std::to_string(step);
     if (step < 0 || static_cast<std::size_t>(step) >= model->steps.size()) return number;
     const Guarded& guarded = model->steps[static_cast<std::size_t>(step)];
+    const std::string& label = model->labels[static_cast<std::size_t>(guarded.label)];
+    if (!label.empty()) number = label + ", " + number;
     if (guarded.spec) return number + ", a layer";
     return guarded.function ? number + ", " + guarded.function->name : number;
   }
