@@ -458,6 +458,13 @@ def test_an_index_outside_of_its_range_names_the_operator(
         model.run(feed | {wrong: np.array([0, 4])})
 
 
+def test_a_name_that_c_would_cut_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    graph = small_graph([new_node("Relu", "a\0b", "y")], "y", {}, **{"a\0b": (2,)})
+    with pytest.raises(UnsupportedError, match="NUL"):
+        compile_model(graph, tmp_path / "m.onernn")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("content", [b"", b"onernn\r\n", b"no model" * 20])
 def test_what_is_no_compiled_file_is_told(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onernn").write_bytes(content)

@@ -266,6 +266,8 @@ def _advise(
 
 
 def _text(text: str) -> list[int]:
+    if "\0" in text:
+        raise UnsupportedError(f"name {text!r}: expected no NUL, with which C ends a text")
     data = text.encode()
     words = np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), "<i8")
     return [len(data), *words.tolist()]
