@@ -323,7 +323,7 @@ def parse_pir(data: bytes, file: Path, parameters: Parameters) -> Program:
         version = int(base["version"])
         (region,) = whole["program"]["regions"]
         (block,) = region["blocks"]
-        operations = list(block["ops"])
+        operations = block["ops"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise ModelFormatError(f"not a PIR program: {_reason(error)}", file) from error
     if version not in VERSIONS:

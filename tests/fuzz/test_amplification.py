@@ -94,6 +94,7 @@ NAMED: dict[str, Callable[[], a.Files]] = {
     "ONNX's empty tensors": lambda: onnx(a._field(5, b"") * 600_000),
     "ONNX's operators": one_of(a.onnx_nodes, 1, MB),
     "Paddle's empty operators": lambda: {"m.pdmodel": a._field(1, a._field(4, b"") * 600_000)},
+    "a text for PIR's operators": one_of(a.pir, 3584962651, 4_666_335),
     "bfloat16 of the same bytes": lambda: shared_floats(2_000),
     "MXNet's sparse array": one_of(a.mxnet_params, 9, 4 * MB),
 }
