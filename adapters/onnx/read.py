@@ -359,9 +359,9 @@ OPSETS = range(7, 28)
 """The opsets that onernn reads. A later opset may change what an operator computes."""
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""
-_OPERATOR, _NUMBER = 500, 40
-"""The bytes of memory for an operator, and for a number in a list. In the file, each may take only
-two bytes.
+_OPERATOR, _VALUE, _NUMBER = 500, 1000, 40
+"""The bytes of memory for an operator, for a declared value, and for a number in a list. In the
+file, each may take only two bytes.
 """
 
 
@@ -634,7 +634,7 @@ class _Reader:
             except UnsupportedError as error:
                 unread[name] = str(error)
         values = len(graph.input) + len(graph.output) + len(graph.value_info)
-        self._budget.take(_OPERATOR * values, "the signature")
+        self._budget.take(_VALUE * values, "the signature")
         for sparse in graph.sparse_initializer:
             unread[self.text(sparse.values.name)] = "a sparse tensor: expected a dense one"
         inputs, outputs = (tuple(map(self.variable, v)) for v in (graph.input, graph.output))

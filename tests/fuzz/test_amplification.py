@@ -92,6 +92,7 @@ NAMED: dict[str, Callable[[], a.Files]] = {
     "int64 of a byte": lambda: numbers(7, 7, 2 * MB),
     "ONNX's empty nodes": lambda: onnx(a._field(1, b"") * 600_000),
     "ONNX's empty tensors": lambda: onnx(a._field(5, b"") * 600_000),
+    "ONNX's empty inputs": lambda: onnx(a._field(11, b"") * 35_000),
     "ONNX's operators": one_of(a.onnx_nodes, 1, MB),
     "Paddle's empty operators": lambda: {"m.pdmodel": a._field(1, a._field(4, b"") * 600_000)},
     "a text for PIR's operators": one_of(a.pir, 3584962651, 4_666_335),

@@ -623,10 +623,12 @@ class Graph(Immutable):
         constants = {name: frozen(array) for name, array in self.constants.items()}
         object.__setattr__(self, "constants", MappingProxyType(constants))
         object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
-        known = {value.name for value in self.inputs} | set(constants)
-        if len({value.name for value in self.inputs}) != len(self.inputs):
-            names = [value.name for value in self.inputs]
-            raise ModelFormatError(f"inputs {names}: expected each name once", self.name)
+        known = set[str]()
+        for value in self.inputs:
+            if value.name in known:
+                raise ModelFormatError(f"input {value.name!r}: expected one, got two", self.name)
+            known.add(value.name)
+        known.update(constants)
         for node in self.nodes:
             if node.problem:
                 raise ModelFormatError(f"{node.label}: {node.problem}", self.name)
