@@ -48,6 +48,8 @@ def reading(path: StrPath) -> Iterator[None]:
             yield
             return_freed_memory()  # before weights are packed, which needs memory
     except BudgetError as error:
+        if str(error).startswith(f"{path}: "):  # a block inside this one named the file
+            raise
         raise BudgetError(f"{path}: {error}") from error
     except OSError as error:
         raise ModelFormatError(f"cannot be read: {error.strerror or error}", path) from error

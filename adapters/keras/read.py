@@ -306,6 +306,7 @@ def network(model: Layer, major: int) -> Network:
 
 
 def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[str, Layer]:
+    loading().read_operators(len(listed))
     bare = [inner_layer(each, None) for each in listed]
     named = [(each.kind, each.name) for each in bare if not each.is_operation]
     if len({each.name for each in bare}) != len(bare):

@@ -5,9 +5,10 @@ model's calls.
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -506,21 +507,24 @@ class Lowering:
             self._tensors[variable] = tensor
             if tensor.behind:
                 self._behind[variable] = tensor.behind
-        wanted = [*net.outputs]
         calls = [*_in_order(net, str(self.file))]
-        for layer, at in calls:
-            wanted += _refs(layer.calls[at])
-        steps = [self._step(layer, at, prefix, wanted, depth) for layer, at in calls]
+        read = (ref for layer, at in calls for ref in _refs(layer.calls[at]))
+        wanted = defaultdict[tuple[str, int], set[int]](set)
+        for ref in chain(net.outputs, read):
+            wanted[ref.layer, ref.call].add(ref.at)
+        steps = [
+            self._step(layer, at, prefix, sorted(wanted[layer.name, at]), depth)
+            for layer, at in calls
+        ]
         kept = [f"{prefix}{r.layer}/{r.call}/{r.at}" for r in net.outputs]
         lower_steps(self.builder, steps, kept)
         return [self._tensor(ref, prefix) for ref in net.outputs]
 
     def _step(
-        self, layer: Layer, at: int, prefix: str, wanted: Sequence[Ref], depth: int
+        self, layer: Layer, at: int, prefix: str, indices: Sequence[int], depth: int
     ) -> LoweringStep:
         call = layer.calls[at]
         own = f"{prefix}{layer.name}/{at}/"
-        indices = sorted({r.at for r in wanted if (r.layer, r.call) == (layer.name, at)})
         reads = tuple(f"{prefix}{r.layer}/{r.call}/{r.at}" for r in _refs(call))
 
         def lower() -> Results:
@@ -671,8 +675,7 @@ def _unknown(layer: Layer) -> str:
 
 def _refs(call: Call) -> list[Ref]:
     result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
-    while waiting:
-        each = waiting.pop(0)
+    for each in waiting:  # which grows
         if isinstance(each, Ref):
             result.append(each)
         elif isinstance(each, list):

@@ -359,9 +359,9 @@ OPSETS = range(7, 28)
 """The opsets that onernn reads. A later opset may change what an operator computes."""
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""
-_OPERATOR, _VALUE, _NUMBER = 500, 1000, 40
-"""The bytes of memory for an operator, for a declared value, and for a number in a list. In the
-file, each may take only two bytes.
+_VALUE, _NUMBER = 1000, 40
+"""The bytes of memory for a declared value, and for a number in a list. In the file, each may take
+only two bytes.
 """
 
 
@@ -674,6 +674,7 @@ class _Reader:
 
         Raises `ModelFormatError` if two of them define the same value.
         """
+        self._budget.read_operators(len(nodes))
         operators = [self.operator(at, node) for at, node in enumerate(nodes)]
         made = Counter([*known, *(name for op in operators for name in op.outputs if name)])
         for name, count in made.most_common(1):
@@ -683,7 +684,6 @@ class _Reader:
         return in_order(operators)
 
     def operator(self, position: int, node: Any) -> Operator:
-        self._budget.take(_OPERATOR, f"operator {position}")
         attributes: dict[str, Any] = {}
         for each in node.attribute:
             if (name := self.text(each.name)) in attributes:

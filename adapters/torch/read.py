@@ -32,6 +32,7 @@ from onernn.adapters.torch.weight_files import (
     read_nested,
 )
 from onernn.ir.arrays import Array
+from onernn.ir.budget import loading
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.records import dataclass
 
@@ -227,12 +228,14 @@ def _parse(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
         name: (_bind(each, "min_val"), _bind(each, "max_val"))
         for name, each in _get(whole, "range_constraints", dict).items()
     }
+    nodes = _get(graph, "nodes", list)
+    loading().read_operators(len(nodes))
     return Program(
         file,
         version,
         tuple(map(_input, _get(signature, "input_specs", list))),
         tuple(_output(spec, file) for spec in _get(signature, "output_specs", list)),
-        tuple(map(_node, _get(graph, "nodes", list))),
+        tuple(map(_node, nodes)),
         metas,
         ranges,
         arrays,

@@ -160,6 +160,38 @@ def paddle_params(rng: random.Random, size: int) -> Files:
     return {"m.pdmodel": program, "m.pdiparams": tensor * count}
 
 
+def chains(rng: random.Random, size: int) -> Files:
+    """Thousands of operators or layers of other formats that are right."""
+    f = _field
+    match rng.randrange(3):
+        case 0:
+            at = range(size // 57)
+            kind = f(1, 7) + f(3, f(1, f(1, 5) + f(2, 1)))
+            variables = [f(3, f(1, b"x%d" % k) + f(2, kind)) for k in (*at, len(at))]
+            reads = [f(1, f(1, b"X") + f(2, b"x%d" % k)) for k in at]
+            slots = [reads[k] + f(2, f(1, b"Out") + f(2, b"x%d" % (k + 1))) for k in at]
+            operators = [f(4, each + f(3, b"relu")) for each in slots]
+            block = f(1, 0) + f(2, 0) + b"".join(variables + operators)
+            return {"m.pdmodel": f(1, block), "m.pdiparams": b""}
+        case 1:
+            node = '{"op":"%s","name":"n%d","inputs":%s}'
+            nodes = [node % ("relu", k + 1, [[k, 0, 0]]) for k in range(size // 50)]
+            text = ",".join([node % ("null", 0, []), *nodes])
+            heads = f'"heads":[[{len(nodes)},0,0]]'
+            return {"m-symbol.json": f'{{"nodes":[{text}],{heads}}}'.encode()}
+        case _:
+            layer = '{"class_name":"%s","config":{"name":"n%d"%s}}'
+            layers = [layer % ("ReLU", k + 1, "") for k in range(size // 50)]
+            layers = [layer % ("InputLayer", 0, ',"batch_shape":[null,1]'), *layers]
+            config = f'{{"layers":[{",".join(layers)}]}}'
+            inside = {
+                "metadata.json": b'{"keras_version":"3.0"}',
+                "config.json": f'{{"class_name":"Sequential","config":{config}}}'.encode(),
+                "model.weights.h5": _hdf5(rng, 1000, 3),
+            }
+            return {"m.keras": _stored(inside)}
+
+
 # JSON: pieces of text at random places of what each format expects.
 
 _PIECES = (
@@ -391,7 +423,7 @@ def _hdf5(rng: random.Random, size: int, kind: int | None = None) -> bytes:
 
 
 GRAMMARS: tuple[Grammar, ...] = (
-    *(onnx, onnx_nodes, onnx_constants, paddle, paddle_params, pir, mxnet, mxnet_params),
+    *(onnx, onnx_nodes, onnx_constants, paddle, paddle_params, pir, mxnet, mxnet_params, chains),
     *(safetensors, pickles, members, npz, keras, hdf5),
 )
 

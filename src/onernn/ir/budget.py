@@ -29,6 +29,8 @@ SECURITY.md promises 200 MB. The other 20 MB are for memory that no reader count
 imported late, and memory that the allocator keeps.
 """
 
+_OPERATOR = 2_000
+"""The bytes that one operator of a framework takes before it becomes a node."""
 
 STEPS = 500_000
 """The maximum number of operators that the loops and layers of one run may run: this many small
@@ -263,6 +265,12 @@ class FileBudget(Budget):
         counted = min(size, self._may_widen)
         self._may_widen -= counted
         self.most = min(self.most + 2 * counted, usable_memory())
+
+    def read_operators(self, count: int) -> None:
+        """Counts the memory of a framework's operators or layers, in addition to the file's bytes,
+        until all have become nodes.
+        """
+        self.take(_OPERATOR * count, f"{count:,} operators")
 
     def release(self, size: int) -> None:
         """Subtracts bytes that were taken and are free again."""
