@@ -496,17 +496,16 @@ struct onernn_stream {
     return places_[output.place];
   }
 
-  /// Copies outputs to the caller's memory. Outputs inside an input come first, as that memory may
-  /// be the input's; other outputs inside it then need memory of their own.
+  /// Copies outputs to the caller's memory. If that memory is also an input's, outputs inside of
+  /// inputs are copied to memory of their own before.
   void copy() {
     views_.resize(taken_.size());
-    for (const bool is_written : {false, true})
+    for (const bool is_taken : {false, true})
       for (std::size_t o = 0; o < taken_.size(); ++o) {
         const Output& output = model->outputs[o];
-        if ((output.most >= 0) != is_written) continue;
         const std::int64_t bytes = (count(output) * output.width).value();
         void* to = taken_[o].at;
-        if (!to && !is_written && shares_) to = views_[o].of<char>(bytes);
+        if (!is_taken) to = output.most < 0 && shares_ ? views_[o].of<char>(bytes) : nullptr;
         if (!to) continue;
         if (bytes > 0 && to != results_[o])
           std::memmove(to, results_[o], static_cast<std::size_t>(bytes));
