@@ -275,6 +275,17 @@ def test_sizes_that_do_not_fit_name_the_input_and_both_numbers(tmp_path: Path) -
     check_same(model, graph, fits)
 
 
+def test_a_slice_longer_than_its_axis_names_the_sizes_and_the_option(tmp_path: Path) -> None:
+    nodes = (new_node("z = Neg x"), new_node("y = Slice z first last"))
+    graph = small(nodes, {"x": (None, 3)}, first=[0], last=[9])
+    feed = {"x": uniform(5, 3)}
+    with pytest.raises(ShapeError, match=r"inputs x \(5, 3\); compile .* with --input"):
+        opened(graph, tmp_path / "m.onernn").run(feed)
+    declared = {"x": input_of("x", (5, 3))}
+    model = opened(graph, tmp_path / "m.onernn", inputs=declared)
+    assert_same_bits(model.run(feed), {"y": -feed["x"]})
+
+
 def test_known_sizes_of_inputs_are_declared(tmp_path: Path) -> None:
     graph = small((new_node("y = Add a b"),), {"a": (None, 3), "b": (2, 3)}, "y")
     assert [value.shape for value in opened(graph, tmp_path / "m.onernn").inputs] == [(2, 3)] * 2

@@ -241,7 +241,7 @@ struct onernn_stream {
     ran_ = false;
     const std::int32_t status = onernn_workspace_run(workspace_.get(), costs_.data(), step);
     if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
-    if (status) throw Failure{status, why_refused(status) + name_of(step[0])};
+    if (status) throw Failure{status, why_refused(status, step[0]) + name_of(step[0])};
     if (step[0] != static_cast<std::int32_t>(costs_.size()))
       throw Failure{ONERNN_TOO_MUCH, "loops and layers: expected at most " +
                                          std::to_string(most_steps_) +
@@ -313,9 +313,15 @@ struct onernn_stream {
     return std::to_string(axis.least) + " to " + std::to_string(axis.most);
   }
 
-  std::string why_refused(std::int32_t status) const {
+  std::string why_refused(std::int32_t status, std::int32_t step) const {
     if (status == ONERNN_UNSOUND) return "an operator would read or write outside its memory: ";
-    if (status != ONERNN_TOO_LARGE) return "an index or a length is outside its range: ";
+    if (status != ONERNN_TOO_LARGE) {
+      const Function* const function = model->steps[static_cast<std::size_t>(step)].function;
+      if (!function || std::strcmp(function->name, "natural:"))
+        return "an index or a length is outside its range: ";
+      return "an operator takes more elements than there are, for inputs " + inputs() +
+             "; compile the model for these sizes with --input: ";
+    }
     return "memory of a run with " + inputs() + ": expected at most " +
            std::to_string(most_bytes_) + " bytes, got more; raise the limit; ";
   }
