@@ -291,11 +291,9 @@ def test_known_sizes_of_inputs_are_declared(tmp_path: Path) -> None:
     assert [value.shape for value in opened(graph, tmp_path / "m.onernn").inputs] == [(2, 3)] * 2
 
 
-@pytest.mark.parametrize(("axes", "name"), [(17, "y"), (2, "y\0y")])
-def test_what_no_program_could_open_is_not_written(axes: int, name: str, tmp_path: Path) -> None:
-    nodes = (new_node("Reshape", "x sizes", name),)
-    graph = small(nodes, {"x": (2,)}, name, sizes=[1] * (axes - 1) + [2])
-    with pytest.raises(UnsupportedError, match="at most 16 axes, got 17|contains a NUL"):
+def test_a_value_of_more_axes_than_the_library_counts_is_not_written(tmp_path: Path) -> None:
+    graph = small(new_nodes("y = Reshape x sizes"), {"x": (2,)}, sizes=[1] * 16 + [2])
+    with pytest.raises(UnsupportedError, match="y: expected at most 16 axes, got 17"):
         compile_model(graph, tmp_path / "m.onernn")
     assert not (tmp_path / "m.onernn").exists()
 
