@@ -310,7 +310,8 @@ def find_states(graph: Graph) -> dict[str, str]:
 
     result = dict[str, str]()
     for value in graph.inputs:
-        names = [after.name for after in graph.outputs if may_follow(after, value)]
+        free = (each for each in graph.outputs if each.name not in result.values())
+        names = [after.name for after in free if may_follow(after, value)]
         alike = {name: len(commonprefix((name, value.name))) for name in names}
         best = max(alike, key=lambda name: alike[name], default="")
         if best and 2 * alike[best] >= len(value.name):

@@ -148,6 +148,32 @@ def test_states_that_are_other_states_are_read_before_they_are_written(tmp_path:
         a, b = b + x, a
 
 
+def test_outputs_inside_inputs_may_change_places(tmp_path: Path) -> None:
+    """Each output is an input, and gets the memory of another input."""
+    nodes = new_nodes("p = Identity b\nq = Identity c\nr = Identity a")
+    model = opened(small(nodes, {name: (4,) for name in "abc"}, "p q r"), tmp_path / "m.onernn")
+    arrays = [uniform(4, seed=seed) for seed in range(3)]
+    lib, ffi, stream = model.lib, model.ffi, model._idle[0]._stream
+    for number, array in enumerate(arrays):
+        at = ffi.from_buffer(array)
+        model.check(lib.onernn_give(stream, number, at, ffi.NULL))
+        model.check(lib.onernn_take(stream, 3 + number, at, array.nbytes))
+    want = [arrays[k].tolist() for k in (1, 2, 0)]
+    model.check(lib.onernn_run(stream))
+    assert [array.tolist() for array in arrays] == want
+
+
+def test_constant_outputs_are_in_the_file(tmp_path: Path) -> None:
+    numbers = {"a": np.arange(3, dtype="f4"), "b": np.array([True, False]), "c": np.int64(7)}
+    nodes = new_nodes("y = Relu x\nk = Add a a\nn = Add c h")
+    graph = small(nodes, {"x": (None, 3), "h": ("int64",)}, "k y a n b c", **numbers)
+    model = opened(graph, tmp_path / "m.onernn", states={"h": "c"})
+    steps, x = model.steps(), uniform(5, 3)
+    wanted = {"k": 2 * numbers["a"], "y": np.maximum(x, 0), "a": numbers["a"], "b": numbers["b"]}
+    for n in (7, 14):
+        assert_same_bits(steps.run({"x": x}), {**wanted, "n": np.array(n)})
+
+
 def sequences(*shape: int | str | None) -> Graph:
     """A layer over time, whose states a file can expose."""
     rnn = rnn_node("y = Rnn x", RnnSpec(Cell.GRU, 4, 6), 3)
@@ -249,9 +275,40 @@ def test_sizes_that_do_not_fit_name_the_input_and_both_numbers(tmp_path: Path) -
     check_same(model, graph, fits)
 
 
+def test_a_slice_longer_than_its_axis_names_the_sizes_and_the_option(tmp_path: Path) -> None:
+    nodes = (new_node("z = Neg x"), new_node("y = Slice z first last"))
+    graph = small(nodes, {"x": (None, 3)}, first=[0], last=[9])
+    feed = {"x": uniform(5, 3)}
+    with pytest.raises(ShapeError, match=r"inputs x \(5, 3\); compile .* with --input"):
+        opened(graph, tmp_path / "m.onernn").run(feed)
+    declared = {"x": input_of("x", (5, 3))}
+    model = opened(graph, tmp_path / "m.onernn", inputs=declared)
+    assert_same_bits(model.run(feed), {"y": -feed["x"]})
+
+
 def test_known_sizes_of_inputs_are_declared(tmp_path: Path) -> None:
     graph = small((new_node("y = Add a b"),), {"a": (None, 3), "b": (2, 3)}, "y")
     assert [value.shape for value in opened(graph, tmp_path / "m.onernn").inputs] == [(2, 3)] * 2
+
+
+def test_a_value_of_more_axes_than_the_library_counts_is_not_written(tmp_path: Path) -> None:
+    graph = small(new_nodes("y = Reshape x sizes"), {"x": (2,)}, sizes=[1] * 16 + [2])
+    with pytest.raises(UnsupportedError, match="y: expected at most 16 axes, got 17"):
+        compile_model(graph, tmp_path / "m.onernn")
+    assert not (tmp_path / "m.onernn").exists()
+
+
+@pytest.mark.parametrize(
+    ("streams", "why"), [(False, "sizes change in the first calls"), (True, "first onernn convert")]
+)
+def test_the_states_of_windows_that_read_later_steps_are_refused(
+    streams: bool, why: str, tmp_path: Path
+) -> None:
+    nodes = (new_node("y = Conv z w", pads=(1, 1)), new_node("z = Transpose t", perm=(1, 2, 0)))
+    layer = rnn_node("t = Rnn x", RnnSpec(Cell.GRU, 4, 6), 3)
+    graph = small((layer, *nodes[::-1]), {"x": (None, 1, 4)}, w=uniform(2, 6, 3))
+    with pytest.raises(UnsupportedError, match=why):
+        compile_model(graph, tmp_path / "m.onernn", expose_states=True, streams=streams)
 
 
 @pytest.mark.parametrize("name", ["tagger", "documents", "convolution", "loops: early end", "gru"])

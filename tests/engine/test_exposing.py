@@ -199,6 +199,14 @@ def test_what_needs_other_steps_is_refused_by_name(nodes: list[Node], told: str)
         expose(model(nodes, **more))
 
 
+def test_no_two_states_are_proposed_for_one_output(tmp_path: Path) -> None:
+    graph = small((new_node("hN = Add h1 h2"),), {"h1": (3,), "h2": (3,)}, "hN")
+    with pytest.raises(UnsupportedError) as error:
+        expose(graph)
+    pairs = [word.split("=") for word in str(error.value).split(" --state ")[1:]]
+    assert onernn.compile_model(graph, tmp_path / "m.onernn", states=dict(pairs))
+
+
 @pytest.mark.parametrize("batch", [None, 1])
 def test_streams_of_a_model_of_sequences_go_on(batch: int | None) -> None:
     """What is padded before the first step is gone behind it: that state changes its size."""

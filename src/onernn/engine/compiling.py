@@ -17,7 +17,7 @@ import numpy as np
 
 from onernn.backend.compiled.library import Kernels
 from onernn.engine.chunks import Stateful, expose
-from onernn.engine.encoding import CALL, NEST
+from onernn.engine.encoding import CALL, MOST_AXES, NEST
 from onernn.engine.inferring import advice, find_sufficient, write_option
 from onernn.engine.plan import Plan, doubtful_sizes
 from onernn.engine.program import UnknownError
@@ -81,6 +81,11 @@ def compile_model(
         raise UnsupportedError(
             "states and expose_states (--state, --expose-states): expected one, got both"
         )
+    if expose_states and streams:
+        raise UnsupportedError(
+            "streams and expose_states (--streams, --expose-states): expected one, got both; first"
+            " onernn convert MODEL STEP.onnx --expose-states, then compile STEP.onnx with --state"
+        )
     network = expose(graph) if expose_states else Stateful.of_names(graph, states or {})
     typed = tuple(
         replace(value, dtype="float32")
@@ -90,7 +95,7 @@ def compile_model(
     )
     session = Session(replace(network.graph, inputs=typed), dtype, 1, "kernels")
     hidden = network.states.keys() - {value.name for value in graph.inputs}
-    plan, kept = _plan(session, network.states, hidden), network.states
+    plan, kept = _plan(session, network.states, hidden, network.growing), network.states
     if streams:
         program = plan.encoded.program
         shapes = {name: tuple(size.number for size in program.shape(name)) for name in kept}
@@ -144,10 +149,13 @@ def _refuse(graph: Graph, refusals: list[Refusal]) -> UnsupportedError:
 
 
 def _plan(
-    session: Session, states: Mapping[str, str], hidden: AbstractSet[str] = frozenset()
+    session: Session,
+    states: Mapping[str, str],
+    hidden: AbstractSet[str] = frozenset(),
+    growing: AbstractSet[str] = frozenset(),
 ) -> Plan:
     """Returns the plan of a session. ``hidden``: the states that `expose` added, which are not
-    inputs of the caller's model.
+    inputs of the caller's model. ``growing``: see `Stateful`.
 
     Raises `UnsupportedError` if Python has to run nodes, or if no run could succeed.
     """
@@ -156,7 +164,11 @@ def _plan(
         raise _refuse(graph, refusals)
     plan, refusals = _attempt(session, states)
     if plan is None or refusals:
-        advised = _advise(session, states, hidden)
+        advised = [*_advise(session, states, hidden)]
+        if not advised and (grown := hidden & growing):
+            why = "sizes change in the first calls, because an operator reads later steps or"
+            why += " removes steps: expected fixed sizes; streams of onernn.Session run the model"
+            refusals = [Refusal(why, ", ".join(sorted(grown)))]
         raise _refuse(graph, [*dict.fromkeys(refusals), *advised])
     return plan
 
@@ -183,6 +195,9 @@ def _find_misfits(plan: Plan, graph: Graph, states: Mapping[str, str]) -> Iterat
     one.
     """
     program = plan.encoded.program
+    for value in (*graph.inputs, *graph.outputs):
+        if (count := len(program.shape(value.name))) > MOST_AXES:
+            yield Refusal(f"expected at most {MOST_AXES} axes, got {count}", value.name)
     for value in graph.inputs:
         for axis, size in enumerate(program.shape(value.name)):
             least, most = value.ranges.get(axis, (0, _MOST))

@@ -41,7 +41,7 @@ from onernn.ir.types import Quotient, Size, volume
 from onernn.ops.elementwise import BETWEEN_HALVES, TRUE_OR_FALSE
 
 _MOST_OPERANDS = 24
-_MOST_AXES = 16
+MOST_AXES = 16
 """The maximum numbers of operands and axes in kernels/library/nests.hpp and kernels/moves.hpp."""
 CALL, NEST, LAYER, OUTSIDE, VIEW, JUMP, REFUSE = range(7)
 
@@ -357,18 +357,18 @@ class Encoded:
             case Size():
                 return "s", self.size(argument)
             case tuple():
-                if len(argument) > _MOST_AXES:
-                    raise NotEncoded(f"{len(argument)} axes: expected at most {_MOST_AXES}")
+                if len(argument) > MOST_AXES:
+                    raise NotEncoded(f"{len(argument)} axes: expected at most {MOST_AXES}")
                 return ("D", len(argument), *map(self.size, argument))
         return "d", *struct.unpack("<q", struct.pack("<d", argument))  # the bits of the number
 
     def _nest(self, step: Nest) -> list[int]:
         program, copies = self.program, step.expression == COPY
-        if len(step.loops) > _MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
+        if len(step.loops) > MOST_AXES or (step.out.strides[-1:] == (Size(()),) and not copies):
             # The innermost loop computes several elements at a time, so it must not be a loop over
             # a sum.
             raise NotEncoded(
-                f"{len(step.loops)} loops: expected at most {_MOST_AXES}, no inner sums"
+                f"{len(step.loops)} loops: expected at most {MOST_AXES}, no inner sums"
             )
         words = [len(step.loops), *map(self.size, step.loops), len(step.reads)]
         for access in (step.out, *step.reads):

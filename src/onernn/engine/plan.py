@@ -242,7 +242,7 @@ class Plan:
 
     def _note_shape(self, name: str) -> None:
         encoded = self.encoded
-        if name in encoded.program.graph.constants or encoded.owner(name) not in encoded.places:
+        if encoded.owner(name) not in encoded.places:
             return
         try:
             self.shapes[name] = _Shape(encoded, name)

@@ -241,7 +241,7 @@ struct onernn_stream {
     ran_ = false;
     const std::int32_t status = onernn_workspace_run(workspace_.get(), costs_.data(), step);
     if (status == ONERNN_NO_MEMORY) throw std::bad_alloc();
-    if (status) throw Failure{status, why_refused(status) + name_of(step[0])};
+    if (status) throw Failure{status, why_refused(status, step[0]) + name_of(step[0])};
     if (step[0] != static_cast<std::int32_t>(costs_.size()))
       throw Failure{ONERNN_TOO_MUCH, "loops and layers: expected at most " +
                                          std::to_string(most_steps_) +
@@ -313,9 +313,15 @@ struct onernn_stream {
     return std::to_string(axis.least) + " to " + std::to_string(axis.most);
   }
 
-  std::string why_refused(std::int32_t status) const {
+  std::string why_refused(std::int32_t status, std::int32_t step) const {
     if (status == ONERNN_UNSOUND) return "an operator would read or write outside its memory: ";
-    if (status != ONERNN_TOO_LARGE) return "an index or a length is outside its range: ";
+    if (status != ONERNN_TOO_LARGE) {
+      const Function* const function = model->steps[static_cast<std::size_t>(step)].function;
+      if (!function || std::strcmp(function->name, "natural:"))
+        return "an index or a length is outside its range: ";
+      return "an operator takes more elements than there are, for inputs " + inputs() +
+             "; compile the model for these sizes with --input: ";
+    }
     return "memory of a run with " + inputs() + ": expected at most " +
            std::to_string(most_bytes_) + " bytes, got more; raise the limit; ";
   }
@@ -496,17 +502,16 @@ struct onernn_stream {
     return places_[output.place];
   }
 
-  /// Copies outputs to the caller's memory. Outputs inside an input come first, as that memory may
-  /// be the input's; other outputs inside it then need memory of their own.
+  /// Copies outputs to the caller's memory. If that memory is also an input's, outputs inside of
+  /// inputs are copied to memory of their own before.
   void copy() {
     views_.resize(taken_.size());
-    for (const bool is_written : {false, true})
+    for (const bool is_taken : {false, true})
       for (std::size_t o = 0; o < taken_.size(); ++o) {
         const Output& output = model->outputs[o];
-        if ((output.most >= 0) != is_written) continue;
         const std::int64_t bytes = (count(output) * output.width).value();
         void* to = taken_[o].at;
-        if (!to && !is_written && shares_) to = views_[o].of<char>(bytes);
+        if (!is_taken) to = output.most < 0 && shares_ ? views_[o].of<char>(bytes) : nullptr;
         if (!to) continue;
         if (bytes > 0 && to != results_[o])
           std::memmove(to, results_[o], static_cast<std::size_t>(bytes));
