@@ -142,8 +142,8 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Makes a temporary folder for new files; removes the folder when the block ends.
 
     Yields the path of the file ``path`` in that folder, and a function. The function moves all
-    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming
-    the file.
+    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError`, which
+    names the file in the folder of ``path``.
     """
     from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 
@@ -160,6 +160,10 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
     try:
         yield Path(folder, path.name), keep
+    except OSError as error:
+        if os.path.dirname(str(error.filename)) == folder:
+            error.filename = str(path.with_name(os.path.basename(str(error.filename))))
+        raise
     finally:
         rmtree(folder, ignore_errors=True)
         os.close(handle)
