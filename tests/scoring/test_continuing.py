@@ -150,6 +150,17 @@ def test_files_that_were_touched_are_compared_by_their_rows(
         assert before.items() <= parts(out).items()
 
 
+def test_a_window_of_rejected_rows_has_the_same_bytes_in_a_run_that_continues(
+    source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run(source, out, window=1)
+    whole = parts(out)
+    (out / "part-000017.parquet").unlink()
+    assert run(source, out, window=1).windows_before == ROWS - 1
+    assert parts(out) == whole
+
+
 def test_rows_that_were_changed_are_refused_or_scored_again(source: Path, tmp_path: Path) -> None:
     out, table = tmp_path / "out", pq.read_table(source)
     run(source, out)

@@ -220,13 +220,14 @@ def _whole(column: Any, depth: int) -> pa.Array:
 
 
 def parse_type(text: str | pa.DataType) -> pa.DataType:
-    """Returns a column's type from its name, such as "int64" or "list<float>".
+    """Returns a column's type from its name, such as "int64" or "list<float>". Files of Parquet
+    show the latter as "list<element: float>".
 
     Raises `UnsupportedError` for an unknown name.
     """
     if not isinstance(text, str):
         return text
-    inner = re.fullmatch(r"list<(?:item: )?(.*)>", text.strip())
+    inner = re.fullmatch(r"list<(?:item: |element: )?(.*)>", text.strip())
     try:
         return pa.list_(parse_type(inner[1])) if inner else pa.type_for_alias(text.strip())
     except ValueError:
