@@ -52,7 +52,9 @@ class Column:
                 f"column {name!r}: expected numbers in {self._depth + len(features)} levels of"
                 f" lists for the {kind} input {value}, got {array.type}"
             )
-        misfit = f"column {name!r}: expected values for input {value}, got {array.type}"
+        misfit = (
+            f"column {name!r}: expected values for input {value}, got {array.type}; cast the column"
+        )
         self._leaf = self._cast(leaf, misfit)
         self.shapes = self._uniform(features)
         steps = self._starts[min(max(self._depth, 1), levels)]
