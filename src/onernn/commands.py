@@ -116,6 +116,7 @@ Atol = Annotated[
     float | None,
     typer.Option(
         metavar="NUMBER",
+        min=0,
         show_default=f"{TOLERANCES['f32'].atol:g} for f32",
         help="The absolute tolerance.",
     ),
@@ -124,6 +125,7 @@ Rtol = Annotated[
     float | None,
     typer.Option(
         metavar="NUMBER",
+        min=0,
         show_default=f"{TOLERANCES['f32'].rtol:g} for f32",
         help="The tolerance relative to the reference's largest absolute value.",
     ),

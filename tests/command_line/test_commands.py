@@ -85,6 +85,8 @@ def test_a_command_can_print_json_and_be_quiet(name: str) -> None:
         ("emit nothing -o generated", 2, "error"),
         ("weights m --to latin --output w.npz", 2, "error"),
         ("run m --input io.npz", 2, "error"),
+        ("verify m --data io.npz --atol nan", 2, "error"),
+        ("verify m --data io.npz --rtol -1", 2, "error"),
         ("run m --input io.npz --output out.npz --no-such-option", 2, "error"),
     ],
 )
