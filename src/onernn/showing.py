@@ -200,7 +200,7 @@ def broken_pipes() -> Iterator[None]:
 
 
 class Output:
-    """A wrapper of stdout or stderr. The first result removes the progress bar from the terminal.
+    """A stream that wraps stdout or stderr. The first result removes the progress bar.
 
     After an error all text is discarded. For stdout the error is raised, also by all later calls,
     because click ignores some errors.

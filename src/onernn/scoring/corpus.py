@@ -564,8 +564,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _in_one_chunk(rows: pa.Table) -> pa.Table:
     """Returns rows, which may come from several blocks, in one chunk.
 
-    The dictionary of a column lists the values of these rows in their order. Otherwise it would
-    depend on the block at which reading began. An ordered dictionary is kept.
+    The dictionary of a column lists the values of these rows in their order. The dictionary
+    of pyarrow also depends on earlier rows. An ordered dictionary is kept.
     """
     rows = rows.combine_chunks()
     for index, field in enumerate(rows.schema):
