@@ -7,13 +7,15 @@ code 2 one message on stderr says why.
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -69,6 +71,7 @@ from onernn.reorders.layouts import FRAMEWORKS, framework
 from onernn.samples_command import samples
 from onernn.score_command import score
 from onernn.showing import (
+    Output,
     complain,
     counted,
     progress,
@@ -616,26 +619,42 @@ def _typed(option: str) -> str | None:
 
 def main() -> None:
     """Runs the command line. An error prints one message on stderr, with exit code 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # escapes characters that stdout cannot encode
-        sys.stdout.reconfigure(errors="backslashreplace")
+    while (unused := os.open(os.devnull, os.O_RDWR)) < 3:  # no file may become a closed stdout
+        pass
+    os.close(unused)
+    results, messages = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    if isinstance(results, io.TextIOWrapper):  # escapes characters that stdout cannot encode
+        results.reconfigure(errors="backslashreplace")
+    out, err = (cast(Any, Output(each, each is results)) for each in (results, messages))
+    with redirect_stdout(out), redirect_stderr(err):
+        sys.exit(_run())
+
+
+def _run() -> int:
+    """Runs the command line; returns the exit code."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = int(app(standalone_mode=False) or 0)
+        sys.stdout.flush()
+        return code
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        return 130
+    except BrokenPipeError:  # head has read enough
+        return 141
     except UsageError as error:
-        _refuse(error, error.show)
+        return _refuse(error, error.show)
     except (OnernnError, OSError, ValueError, MemoryError) as error:
-        _refuse(error, partial(complain, error if str(error) else type(error).__name__))
+        return _refuse(error, partial(complain, error if str(error) else type(error).__name__))
     except Exception as error:
         internal = unforeseen(error, "internal error")
-        _refuse(internal, partial(complain, internal))
+        return _refuse(internal, partial(complain, internal))
 
 
-def _refuse(error: Exception, complaint: Callable[[], None]) -> NoReturn:
-    if "--json" in sys.argv:  # the error may be that the options cannot be parsed
-        print(error_json(error))
+def _refuse(error: Exception, complaint: Callable[[], None]) -> int:
     complaint()
-    sys.exit(2)
+    with suppress(OSError):
+        if "--json" in sys.argv:  # the error may be that the options cannot be parsed
+            print(error_json(error), flush=True)
+    return 2
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from onernn.ir.arrays import Array
 from onernn.ir.errors import UnsupportedError, did_you_mean
 from onernn.ir.files import COMPILED
 from onernn.ir.graph import Graph
-from onernn.showing import show_json, working
+from onernn.showing import broken_pipes, show_json, working
 from onernn.verification.comparing import TOLERANCES
 from onernn.verification.references import Against, open_against
 from onernn.verification.verifying import SECONDS
@@ -116,6 +116,7 @@ Atol = Annotated[
     float | None,
     typer.Option(
         metavar="NUMBER",
+        min=0,
         show_default=f"{TOLERANCES['f32'].atol:g} for f32",
         help="The absolute tolerance.",
     ),
@@ -124,6 +125,7 @@ Rtol = Annotated[
     float | None,
     typer.Option(
         metavar="NUMBER",
+        min=0,
         show_default=f"{TOLERANCES['f32'].rtol:g} for f32",
         help="The tolerance relative to the reference's largest absolute value.",
     ),
@@ -381,7 +383,7 @@ def _with_common_options(function: Function) -> Function:
                 "'-': expected the name of a file or folder; for standard output, type /dev/stdout"
                 " and --quiet"
             )
-        with working(title, quiet or json):
+        with working(title, quiet or json), broken_pipes():
             if json and "json" in added:
                 _run_for_json(function, own)
             elif quiet and not json:

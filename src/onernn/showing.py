@@ -8,12 +8,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import starmap
 from pathlib import Path
 from threading import Lock, Timer
-from typing import Any, TextIO, TypeVar, cast
+from typing import Any, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -44,6 +44,9 @@ class _Plain(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         plain = {"markup": False, "emoji": False, "highlight": False}
         return super().render_str(printable(text), **{**options, **plain})
+
+    def on_broken_pipe(self) -> None:
+        raise
 
 
 def complain(what: object) -> None:
@@ -186,15 +189,50 @@ class _Bar:
         )
 
 
-class _Results:
-    """A wrapper of stdout. The first write removes the progress bar from the terminal."""
+@contextmanager
+def broken_pipes() -> Iterator[None]:
+    """Removes the errno of a `BrokenPipeError`, for which typer would end with exit code 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        error.errno = None
+        raise
 
-    def __init__(self, stream: TextIO, bar: _Bar) -> None:
-        self._stream, self._bar = stream, bar
+
+class Output:
+    """A stream that wraps stdout or stderr. The first result removes the progress bar.
+
+    After an error all text is discarded. For stdout the error is raised, also by all later calls,
+    because click ignores some errors.
+    """
+
+    def __init__(self, stream: TextIO, is_result: bool) -> None:
+        self._stream, self._is_result = stream, is_result
+        self._error: OSError | None = None
 
     def write(self, text: str) -> int:
-        self._bar.stop()
-        return self._stream.write(text)
+        if self._is_result:
+            hide_bar()
+        with self._checked():
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._checked():
+            self._stream.flush()
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            with broken_pipes():
+                yield
+        except OSError as error:
+            with suppress(OSError):  # otherwise the end of Python would raise the error again
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            error.filename = "stdout"
+            self._error = error
+        if self._error and self._is_result:
+            raise self._error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -215,17 +253,16 @@ def working(title: str, hidden: bool) -> Iterator[None]:
     if hidden or not _console(stderr=True).is_interactive:
         yield
         return
-    _bar, before = _Bar(title), sys.stdout
-    sys.stdout = cast(TextIO, _Results(before, _bar))
+    _bar = _Bar(title)
     try:
         yield
     finally:
         _bar.stop()
-        _bar, sys.stdout = None, before
+        _bar = None
 
 
 def hide_bar() -> None:
-    """Removes the progress bar. For use before `os._exit`, which skips the end of `working`."""
+    """Removes the progress bar."""
     if _bar:
         _bar.stop()
 

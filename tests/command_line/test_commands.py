@@ -85,6 +85,8 @@ def test_a_command_can_print_json_and_be_quiet(name: str) -> None:
         ("emit nothing -o generated", 2, "error"),
         ("weights m --to latin --output w.npz", 2, "error"),
         ("run m --input io.npz", 2, "error"),
+        ("verify m --data io.npz --atol nan", 2, "error"),
+        ("verify m --data io.npz --rtol -1", 2, "error"),
         ("run m --input io.npz --output out.npz --no-such-option", 2, "error"),
     ],
 )
@@ -256,7 +258,7 @@ def test_a_shell_completes_commands_and_values(repo: Path, words: str, wanted: s
 def on_a_terminal(work: str, **environment: str) -> str:
     """What a terminal shows of Python code that runs inside of a command."""
     ours, theirs = pty.openpty()
-    code = f"from onernn import showing\n{work}"
+    code = f"{SHOWING}\n{work}"
     environment = {"TERM": "xterm", "COLUMNS": "100", **environment}
     known = {**os.environ, **environment}
     known.pop("NO_COLOR", None) if "NO_COLOR" not in environment else None
@@ -278,6 +280,11 @@ def on_a_terminal(work: str, **environment: str) -> str:
     return shown.decode()
 
 
+SHOWING = """
+import sys
+from onernn import showing
+sys.stdout = showing.Output(sys.stdout, is_result=True)
+"""
 LONG = """
 showing.PATIENCE = 0
 with showing.working("work", False), showing.progress() as tell:
@@ -307,7 +314,7 @@ def test_what_is_done_at_once_shows_no_bar() -> None:
 
 def test_a_pipe_gets_no_bar_and_no_colours() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"from onernn import showing\n{LONG}"],
+        [sys.executable, "-c", f"{SHOWING}\n{LONG}"],
         capture_output=True,
         text=True,
         check=True,
@@ -321,6 +328,40 @@ COLOURED = "showing.stdout().print('pass', style='bold green')"
 def test_colours_are_for_terminals_that_want_them() -> None:
     assert re.search(r"\x1b\[[\d;]*m", on_a_terminal(COLOURED))
     assert on_a_terminal(COLOURED, NO_COLOR="1") == "pass\r\n"
+
+
+FULL = (2, "", "onernn: stdout: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "words, streams, wanted",
+    [
+        ("--help", ">/dev/full", FULL),
+        ("inspect m --json", ">/dev/full", FULL),
+        ("--help", ">&$closed", (141, "", "")),
+        ("inspect m", ">&$closed", (141, "", "")),
+        ("weights m --to onnx --output /dev/stdout", ">&$closed", (141, "", "")),
+        ("weights nowhere --to onnx --output w.npz --json", ">/dev/full 2>&-", (2, "", "")),
+        ("weights nowhere --to onnx --output w.npz", "2>/dev/full", (2, "", "")),
+        ("weights nowhere --to onnx --output w.npz", "2>&-", (2, "", "")),
+        ("weights m --to onnx --output w.npz", ">&- 2>&-", (0, "", "")),
+    ],
+)
+def test_a_stream_that_cannot_be_written_never_looks_like_a_failed_comparison(
+    onernn: Run, repo: Path, words: str, streams: str, wanted: tuple[int, str, str]
+) -> None:
+    assert onernn("weights m --to onnx --output wanted.npz")[0] == 0
+    unbuffered = "1" if words == "--help" else ""
+    started = process(repo, *words.split(), PYTHONUNBUFFERED=unbuffered)
+    reader, closed = os.pipe()
+    os.close(reader)
+    line = f'"$@" {streams.replace("$closed", str(closed))}'
+    started["args"] = ["bash", "-c", line, "", *started["args"]]
+    done = subprocess.run(**started, capture_output=True, text=True, pass_fds=[closed])
+    os.close(closed)
+    assert (done.returncode, done.stdout, done.stderr) == wanted
+    for written in Path().glob("w.npz"):
+        assert written.read_bytes() == Path("wanted.npz").read_bytes()
 
 
 @pytest.mark.parametrize("after", [0.1, 0.3, 0.5])

@@ -150,6 +150,37 @@ def test_files_that_were_touched_are_compared_by_their_rows(
         assert before.items() <= parts(out).items()
 
 
+def test_a_window_of_rejected_rows_has_the_same_bytes_in_a_run_that_continues(
+    source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run(source, out, window=1)
+    whole = parts(out)
+    (out / "part-000017.parquet").unlink()
+    assert run(source, out, window=1).windows_before == ROWS - 1
+    assert parts(out) == whole
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.int32()])
+def test_a_column_of_a_dictionary_has_the_same_bytes_in_a_run_that_continues(
+    index: pa.DataType, source: Path, tmp_path: Path
+) -> None:
+    """A file without dictionary pages: the reader lists the values in the order of its reading."""
+    kind, table = pa.dictionary(index, pa.string()), pq.read_table(source)
+    words = pa.array([None if row == 5 else "abc"[-row % 3] for row in range(ROWS)])
+    table = table.append_column("word", words.cast(kind))
+    pq.write_table(table, source, row_group_size=2, use_dictionary=False)
+    out = tmp_path / "out"
+    run(source, out)
+    whole = parts(out)
+    for name in [*whole][1::2]:
+        (out / name).unlink()
+    run(source, out)
+    assert parts(out) == whole
+    assert pq.read_table(out)["word"].to_pylist() == words.to_pylist()
+    assert pq.read_schema(out / "part-000000.parquet").field("word").type == kind
+
+
 def test_rows_that_were_changed_are_refused_or_scored_again(source: Path, tmp_path: Path) -> None:
     out, table = tmp_path / "out", pq.read_table(source)
     run(source, out)

@@ -80,6 +80,22 @@ COUNTED: dict[str, tuple[tuple[str, ...], str, Callable[[Any, dict[str, Array]],
 }
 
 
+@pytest.mark.parametrize("measure", ["rmse", "max_abs"])
+def test_integers_and_padding_are_no_error_of_numbers(measure: str) -> None:
+    model, held = tagger("ids", "scores"), [padded(1), padded(2)]
+    found = onernn.quantize(model, [padded(0)], budget=f"{measure} 9", held_out=held)
+    runs = Session(model, threads=1), Session(found.model, threads=1)
+    exact, given = (
+        np.concatenate([run.run(feed)["scores"][real(feed)] for feed in held]) for run in runs
+    )
+    apart = np.abs(exact.astype(np.float64) - given)
+    want = {"rmse": np.sqrt(np.mean(apart**2)), "max_abs": apart.max()}[measure]
+    assert found.error == pytest.approx(want, rel=1e-9) and want > 0
+    assert found.counted == f"{apart.size:,} numbers of 'scores'"
+    with pytest.raises(UnsupportedError, match="a budget of labels"):
+        onernn.quantize(tagger("ids"), held, budget=f"{measure} 9")
+
+
 @pytest.mark.parametrize("case", COUNTED)
 def test_labels_are_real_steps_of_outputs_that_are_scores(case: str) -> None:
     """Counted here once more, from the lengths."""

@@ -6,8 +6,10 @@ import errno
 import fcntl
 import math
 import os
+import signal
 import stat
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from io import BytesIO
@@ -124,8 +126,8 @@ def replacing_all(paths: Iterable[str | Path]) -> Iterator[list[BinaryIO]]:
     """Yields a stream for the new content of each file of a set.
 
     ``paths`` begins with the file that readers open first. All content is on the disk before the
-    first file is replaced. Old and new files are never mixed: if the process dies while it renames
-    them, the first file is missing.
+    first file is replaced. Old and new files are never mixed: if the process is killed while it
+    renames them, the first file is missing. After SIGINT, SIGTERM or SIGHUP the old files are back.
     """
     with ExitStack() as stack:
         new = [stack.enter_context(_NewFile(path)) for path in paths]
@@ -140,8 +142,8 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
     """Makes a temporary folder for new files; removes the folder when the block ends.
 
     Yields the path of the file ``path`` in that folder, and a function. The function moves all
-    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError` naming
-    the file.
+    files of that folder to the folder of ``path``, as `replacing_all` does. Raises `OSError`, which
+    names the file in the folder of ``path``.
     """
     from shutil import copyfileobj, rmtree  # slow to import; most processes do not need them
 
@@ -158,6 +160,10 @@ def staging(path: str | Path) -> Iterator[tuple[Path, Callable[[], None]]]:
 
     try:
         yield Path(folder, path.name), keep
+    except OSError as error:
+        if os.path.dirname(str(error.filename)) == folder:
+            error.filename = str(path.with_name(os.path.basename(str(error.filename))))
+        raise
     finally:
         rmtree(folder, ignore_errors=True)
         os.close(handle)
@@ -233,7 +239,7 @@ def _rename(files: list[_NewFile]) -> None:
             each.rename()
         return
     old: list[tuple[str, str]] = []
-    with _turn(os.path.dirname(files[0].path)):
+    with _stopped_by_exceptions(), _turn(os.path.dirname(files[0].path)):
         try:
             for each in files:
                 if os.path.isfile(each.path):
@@ -251,6 +257,32 @@ def _rename(files: list[_NewFile]) -> None:
             raise
         for part, _ in old:
             Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def _stopped_by_exceptions() -> Iterator[None]:
+    """Makes the first signal that asks the process to end raise an exception, and ignores further
+    signals.
+
+    Python has handlers in the main thread only; in other threads the block changes nothing.
+    """
+
+    def stop(number: int, _: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    before = {each: how for each in asking if (how := signal.getsignal(each)) in usual}
+    for each in before:
+        signal.signal(each, stop)
+    try:
+        yield
+    finally:
+        for each, how in before.items():
+            signal.signal(each, how)
 
 
 def _move(path: str, to: str) -> None:

@@ -52,7 +52,9 @@ class Column:
                 f"column {name!r}: expected numbers in {self._depth + len(features)} levels of"
                 f" lists for the {kind} input {value}, got {array.type}"
             )
-        misfit = f"column {name!r}: expected values for input {value}, got {array.type}"
+        misfit = (
+            f"column {name!r}: expected values for input {value}, got {array.type}; cast the column"
+        )
         self._leaf = self._cast(leaf, misfit)
         self.shapes = self._uniform(features)
         steps = self._starts[min(max(self._depth, 1), levels)]
@@ -220,13 +222,14 @@ def _whole(column: Any, depth: int) -> pa.Array:
 
 
 def parse_type(text: str | pa.DataType) -> pa.DataType:
-    """Returns a column's type from its name, such as "int64" or "list<float>".
+    """Returns a column's type from its name, such as "int64" or "list<float>". Files of Parquet
+    show the latter as "list<element: float>".
 
     Raises `UnsupportedError` for an unknown name.
     """
     if not isinstance(text, str):
         return text
-    inner = re.fullmatch(r"list<(?:item: )?(.*)>", text.strip())
+    inner = re.fullmatch(r"list<(?:item: |element: )?(.*)>", text.strip())
     try:
         return pa.list_(parse_type(inner[1])) if inner else pa.type_for_alias(text.strip())
     except ValueError:

@@ -365,11 +365,10 @@ class Corpus:
             rows = pa.concat_tables([rows, table])
             origins.append(path, start, table.num_rows)
             while rows.num_rows >= size:
-                whole = rows.slice(0, size).combine_chunks()  # the rows may be in several blocks
-                yield Window(0, whole, {}, origins.take(size))
+                yield Window(0, _in_one_chunk(rows.slice(0, size)), {}, origins.take(size))
                 rows, first = rows.slice(size), False
         if rows.num_rows or first:
-            yield Window(0, rows.combine_chunks(), {}, origins)
+            yield Window(0, _in_one_chunk(rows), {}, origins)
 
     def _tables(self, first: int, skipped: int) -> Iterator[tuple[str, int, pa.Table]]:
         """Yields consecutive rows of Parquet: the file's name, the number of the first row in the
@@ -560,6 +559,21 @@ def _folder_types(folders: Iterable[Mapping[str, str | None]]) -> pa.Schema:
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type == kind else column.cast(kind)  # extension types cannot be cast
+
+
+def _in_one_chunk(rows: pa.Table) -> pa.Table:
+    """Returns rows, which may come from several blocks, in one chunk.
+
+    The dictionary of a column lists the values of these rows in their order. The dictionary
+    of pyarrow also depends on earlier rows. An ordered dictionary is kept.
+    """
+    rows = rows.combine_chunks()
+    for index, field in enumerate(rows.schema):
+        kind = field.type
+        if pa.types.is_dictionary(kind) and not kind.ordered:
+            plain = rows[index].cast(kind.value_type)
+            rows = rows.set_column(index, field, plain.dictionary_encode().cast(kind))
+    return rows
 
 
 def _repeat(value: str | None, kind: pa.DataType, count: int) -> pa.Array:

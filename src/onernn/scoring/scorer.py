@@ -226,7 +226,8 @@ class Scorer:
         ``schema``: the schema of this table.
         """
         for name, column in self.outputs.items():
-            self._types.setdefault(name, schema.field(column).type)
+            # The names inside of a list must be those of a first run, not of Parquet.
+            self._types.setdefault(name, parse_type(str(schema.field(column).type)))
 
     def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
         """Returns whether the rows of a batch are independent, and a `Result` for each output.

@@ -83,8 +83,10 @@ class Budget(NamedTuple):
 
 
 class Numbers:
-    """Measures the error of outputs by max_abs or rmse. ``counted``: a text that says what was
-    compared.
+    """Measures the error of outputs of floats by max_abs or rmse; padding does not count.
+    ``counted``: a text that says what was compared.
+
+    Raises `UnsupportedError` if no output has floats and the budget has a limit.
     """
 
     def __init__(
@@ -92,16 +94,43 @@ class Numbers:
         graph: Graph,
         batches: Sequence[Feed],
         exact: Sequence[Feed],
-        measure: str,
+        budget: Budget,
         backend: str,
     ) -> None:
-        self._measure, self._exact = measure, exact
-        sizes = (data_of(value).size for each in exact for value in each.values())
-        self.counted = f"{sum(sizes):,} numbers"
+        whole = [name for name, v in exact[0].items() if data_of(v).dtype.kind in "biu"]
+        names = [name for name in exact[0] if name not in whole]
+        if not names and np.isfinite(budget.limit):
+            raise UnsupportedError(
+                f"budget {budget.name}: expected an output of floats, got integers in {whole};"
+                " choose a budget of labels"
+            )
+        self._measure = budget.name
+        self._exact = [{name: each[name] for name in names or whole} for each in exact]
         self._owners = [
-            _owners_of_all(graph, feed, outputs, backend)
-            for feed, outputs in zip(batches, exact, strict=True)
+            np.concatenate([*_owners_of_all(graph, feed, outputs, backend).values()])
+            for feed, outputs in zip(batches, self._exact, strict=True)
         ]
+        self.counted = f"{sum(int((each >= 0).sum()) for each in self._owners):,} numbers"
+        if names and whole:
+            self.counted += f" of {', '.join(map(repr, names))}"
+
+    def _apart(self, outputs: Sequence[Feed]) -> list[Array] | None:
+        """Returns the errors of each sequence, or None if shapes or offsets differ."""
+        result = []
+        for every, exact, owners in zip(outputs, self._exact, self._owners, strict=True):
+            pairs = [(every[name], want) for name, want in exact.items()]
+            if any(_form(one) != _form(want) for one, want in pairs):
+                return None
+            apart = np.concatenate([differences(data_of(a), data_of(b)).ravel() for a, b in pairs])
+            order = np.argsort(owners, kind="stable")
+            ends = np.flatnonzero(np.diff(owners[order], prepend=-1))
+            result += np.split(apart[order], ends)[1:]
+        return result
+
+    def _error(self, apart: Array) -> float:
+        if self._measure == "rmse":
+            return float(np.sqrt(np.mean(apart**2)))
+        return float(apart.max())
 
     def promise(self, outputs: Sequence[Feed]) -> str:
         """Returns a statement about the errors of new sequences.
@@ -110,17 +139,7 @@ class Numbers:
         has a larger error than the worst of these K, where (1 - p)^K = 1 - `CONFIDENCE`. This holds
         for any distribution.
         """
-        seen: list[float] = []
-        for one, want, owners in zip(outputs, self._exact, self._owners, strict=True):
-            pairs = [(data_of(one[name]), data_of(want[name]), o) for name, o in owners.items()]
-            owner = np.concatenate([o for *_, o in pairs])
-            apart = np.concatenate([differences(a, b).ravel() for a, b, _ in pairs])[owner >= 0]
-            owner = owner[owner >= 0]
-            counts, worst = np.bincount(owner), np.zeros(owner.max(initial=-1) + 1)
-            np.maximum.at(worst, owner, apart)
-            if self._measure == "rmse":
-                worst = np.sqrt(np.bincount(owner, weights=apart**2) / np.maximum(counts, 1))
-            seen += worst[counts > 0].tolist()
+        seen = [*map(self._error, self._apart(outputs) or ())]
         if not seen:
             return ""
         share = 1 - (1 - CONFIDENCE) ** (1 / len(seen))
@@ -131,18 +150,17 @@ class Numbers:
 
     def of(self, outputs: Sequence[Feed]) -> tuple[float, float]:
         """Returns the error, and the value that the budget limits, which is the same number. Both
-        are infinite if shapes differ.
+        are infinite if shapes or offsets differ.
         """
-        pairs = [
-            (data_of(one[name]), data_of(want))
-            for one, other in zip(outputs, self._exact, strict=True)
-            for name, want in other.items()
-        ]
-        error = np.inf
-        if all(a.shape == b.shape for a, b in pairs):
-            apart = np.concatenate([differences(a, b).ravel() for a, b in pairs])
-            error = float(np.sqrt(np.mean(apart**2)) if self._measure == "rmse" else apart.max())
+        apart = self._apart(outputs)
+        if apart is None:
+            return np.inf, np.inf
+        error = self._error(np.concatenate(apart)) if apart else 0.0
         return error, error
+
+
+def _form(value: Batch) -> Any:
+    return data_of(value).shape, value.lod if isinstance(value, Ragged) else None
 
 
 # --- labels
@@ -465,9 +483,9 @@ def quantize(
     The first batch and every second one after it calibrate the scales, and the rest measures the
     error; with ``held_out``, all ``batches`` calibrate and ``held_out`` measures. ``budget``:
     "labels 0.1%" is the share of labels that may change, "max_abs 0.02" the largest error of any
-    output, "rmse 0.001" the root of the mean square error over all outputs. ``labels_of``: the
-    output whose labels a budget of labels counts; by default the only output of integers, or the
-    only output.
+    output of floats, "rmse 0.001" the root of the mean square error over these outputs.
+    ``labels_of``: the output whose labels a budget of labels counts; by default the only output of
+    integers, or the only output.
 
     All layers begin in u8. While the model breaks the budget, the layer with the largest error by
     itself gets the next wider dtype. Without a budget all layers stay in u8.
@@ -550,7 +568,7 @@ class _Search:
             narrowest = self._outputs(dict.fromkeys(scales, "u8"))
             self.errors = Labels(graph, batches, exact, narrowest, labels_of, backend)
         else:
-            self.errors = Numbers(graph, batches, exact, budget.name, backend)
+            self.errors = Numbers(graph, batches, exact, budget, backend)
 
     def model(self, dtypes: Mapping[str, str]) -> Graph:
         def precision(y: str, dtype: str) -> LayerPrecision:
