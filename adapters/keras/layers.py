@@ -537,8 +537,11 @@ def _steps(layer: _Layer, x: KerasTensor) -> Steps:
         return Steps(x, layer.time_major)
     if layer.unrolled and layer.zeros:
         refuse("unroll=True with zeros for masked steps: expected False, Keras's backends differ")
-    if layer.time_major:
-        refuse("time_major=True with a mask: expected False")
+    if layer.time_major or x.flags.rank != 2:
+        refuse(
+            f"time_major={layer.time_major} with a mask of {x.flags.rank} axes: expected False, and"
+            " a mask (N, T)"
+        )
     return Masked(x, layer.cells[0].spec.input_size)
 
 
@@ -601,6 +604,8 @@ def _outputs(
     prefix of its states' names.
     """
     x, states = _call(op, sides)
+    if any(side.stateful for side in sides):
+        op.lowering.call_stateful(op.layer)
     if x.mask and any(side.cudnn for side in sides):
         refuse("its input has a mask: expected none, Keras's CuDNN layers read no mask")
     mask = x.flags  # the output has the same mask

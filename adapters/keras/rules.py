@@ -274,8 +274,10 @@ def time_distributed(x, *, layer=None, op):
         refuse(f"around {inner.kind}: expected an input without a mask")
 
     def apply_to(value: KerasTensor) -> KerasTensor:
-        path = f"{op.path}/{inner.name}"
+        path, stateful = f"{op.path}/{inner.name}", len(op.lowering.stateful)
         results = op.lowering.apply(inner, [Held(value.name)], {}, path, 0, op.depth)
+        if len(op.lowering.stateful) > stateful:
+            refuse(f"around {inner.kind}: expected no stateful layer, its steps share a state")
         if len(results) != 1 or results[0].mask and op.major < 3:
             refuse(f"around {inner.kind}: expected one result without a mask, got {len(results)}")
         return x.new(results[0].value)

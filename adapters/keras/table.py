@@ -35,6 +35,7 @@ from onernn.adapters.keras.read import (
     Network,
     Ref,
     Weights,
+    has_unsorted_keys,
     inner_layer,
     network,
 )
@@ -437,9 +438,10 @@ _DTYPES = "bool uint8 int8 int16 int32 int64 float32 float64".split()
 class Lowering:
     """The lowering of a model's calls, including the calls of inner models.
 
-    ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
-    the counts of unmasked steps by mask, see `layers.Masked`. ``_behind``: for each variable that
-    cannot be computed, the cause: itself, or the variable on which it depends.
+    ``states``: the variables of stateful layers' states after the last call, by name. ``stateful``:
+    the configurations of the stateful layers that were called. ``tables``: the counts of unmasked
+    steps by mask, see `layers.Masked`. ``_behind``: for each variable that cannot be computed, the
+    cause: itself, or the variable on which it depends.
     """
 
     def __init__(self, model: Model) -> None:
@@ -447,6 +449,7 @@ class Lowering:
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
+        self.stateful: list[Any] = []
         self._tensors: dict[str, Held] = {}
         self._behind: dict[str, str] = {}
         self._given: set[str] = set()  # values that are outputs
@@ -478,6 +481,14 @@ class Lowering:
             self.builder.input(Value(name, dtype, shape))
             self.states[name] = name
         return self.builder.value(self.states[name])
+
+    def call_stateful(self, layer: Layer) -> None:
+        """Records the call of a stateful layer. Refuses a second call, also in a second call of the
+        model that contains the layer, because the order of the calls decides the results.
+        """
+        if any(layer.config is each for each in self.stateful):
+            refuse("stateful, and called twice: expected one call, a file does not state the order")
+        self.stateful.append(layer.config)
 
     def keep(self, name: str, value: str) -> None:
         """Records a copy of a state after a call; the copy has its own name."""
@@ -631,6 +642,12 @@ class Lowering:
         depth: int,
     ) -> list[Held]:
         net = network(layer, self.version[0])
+        if self.backend in ("", "torch") and has_unsorted_keys(layer.config.get("output_layers")):
+            refuse(
+                "its outputs are dictionaries inside dictionaries: expected sorted keys, because"
+                " Keras's PyTorch backend orders other keys differently, and the file may be from"
+                " that backend; sort the keys of the inner dictionaries"
+            )
         keys = [ref.layer for ref in net.inputs]
         if isinstance(named := layer.config.get("input_layers"), dict):
             keys = sorted(named)  # as Keras sorts a dictionary's tensors
