@@ -270,6 +270,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "LogSoftmax": lambda ops, x, i: ops.log_softmax(x, axis=1),
     "Clip": lambda ops, x, i: [ops.clip(x, -0.5, 1), ops.clip(i, 2, 3)],
     "Where": lambda ops, x, i: [ops.where(x > 0, x, 0.0), ops.where(x > 0, i[:, :, None], x)],
+    "Where numbers": lambda ops, x, i: [ops.where(x > 0, 1, 0), ops.where(i > 2, 1.5, 0)],
     "Cast": lambda ops, x, i: [ops.cast(x, "int32"), ops.cast(i, "float32"), ops.cast(i, bool)],
     "Mean": lambda ops, x, i: [ops.mean(x, 1), ops.mean(i, -1, keepdims=True), ops.mean(x)],
     "Sum": lambda ops, x, i: [ops.sum(x, axis=(0, 2)), ops.sum(x > 0, axis=1)],
