@@ -14,7 +14,7 @@ import numpy as np
 from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
-from onernn.adapters.keras.read import MODELS, Layer, inner_layer
+from onernn.adapters.keras.read import MODELS, Layer, inner_layer, network
 from onernn.adapters.keras.table import FIX_SIZE, PASSING, Held, KerasTensor, keras
 from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
@@ -249,8 +249,9 @@ def repeat_vector(x, *, n):
 
 _MASKED = (
     "SimpleRNN LSTM GRU RNN Bidirectional TimeDistributed GlobalAveragePooling1D Softmax Attention"
+    " Multiply Maximum Minimum"
 ).split()
-"""Layers whose call takes a mask that changes their results."""
+"""Layers whose results depend on a mask."""
 
 
 def _reads_masks(inner: Layer, major: int) -> bool:
@@ -259,6 +260,8 @@ def _reads_masks(inner: Layer, major: int) -> bool:
     If the inner layer's call takes a mask, Keras 3 calls it with the mask of one step. Keras 2
     raises an error for an inner layer that does not pass on masks.
     """
+    if inner.kind in MODELS and not inner.foreign and major > 2:
+        return any(_reads_masks(each, major) for each in network(inner, major).layers.values())
     if inner.kind in (*_MASKED, *MODELS) or inner.foreign:
         return True
     return major < 3 and inner.kind not in PASSING
@@ -270,12 +273,18 @@ def time_distributed(x, *, layer=None, op):
     held = op.layer.weights
     inner = inner_layer(layer, held and held.inside("layer"), position=op.layer.position)
     op.wraps = True
-    if x.mask and _reads_masks(inner, op.major):
-        refuse(f"around {inner.kind}: expected an input without a mask")
+    masks, flags = "", x.flags
+    if flags and _reads_masks(inner, op.major):
+        plain = inner.kind in _MASKED or op.major > 2 and inner.kind in MODELS
+        if flags.rank != 3 or flags.shape[2:] != x.shape[2:3] or inner.foreign or not plain:
+            refuse(f"around {inner.kind}: expected an input without a mask, or a mask (N, S, T)")
+        masks = flags.reshape(-1, *_list_sizes(x.shape[2:3])).name
+        if op.major < 3:  # a step is unmasked if one of its own steps is
+            flags = flags.cast("int32").ReduceMax([-1], keepdims=0).cast(bool)
 
     def apply_to(value: KerasTensor) -> KerasTensor:
         path, stateful = f"{op.path}/{inner.name}", len(op.lowering.stateful)
-        results = op.lowering.apply(inner, [Held(value.name)], {}, path, 0, op.depth)
+        results = op.lowering.apply(inner, [Held(value.name, masks)], {}, path, 0, op.depth)
         if len(op.lowering.stateful) > stateful:
             refuse(f"around {inner.kind}: expected no stateful layer, its steps share a state")
         if len(results) != 1 or results[0].mask and op.major < 3:
@@ -283,14 +292,14 @@ def time_distributed(x, *, layer=None, op):
         return x.new(results[0].value)
 
     if inner.kind in ("Dense", "Activation", "Dropout"):  # these layers read only the last axis
-        return apply_to(x).under(x.flags)
+        return apply_to(x).under(flags)
     _, time, *sizes = x.shape
     y = apply_to(x.reshape(-1, *_list_sizes(sizes)))
     after = _list_sizes(y.shape[1:])
     if time is None:
         begin = x.Shape().Slice([0], [2], [0], [1])
-        return y.Reshape(begin.join(after) if after else begin).under(x.flags)
-    return y.reshape(-1, time, *after).under(x.flags)
+        return y.Reshape(begin.join(after) if after else begin).under(flags)
+    return y.reshape(-1, time, *after).under(flags)
 
 
 def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:

@@ -154,7 +154,22 @@ def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
     inner = keras.Model([first, state], layers.GRU(3, return_sequences=True)(first, state))
     cases["model inside"] = [ids, states[0]], layers.GRU(2)(inner([words, states[0]]))
     cases["model at the end"] = [ids, states[0]], inner([words, states[0]])
+    nested = keras.Input((3, 4), dtype="int32")
+    y = layers.Embedding(9, 5, mask_zero=True)(nested)
+    y = layers.TimeDistributed(layers.Bidirectional(layers.GRU(3, return_sequences=True)))(y)
+    cases["distributed under a mask of its steps"] = (
+        [nested],
+        layers.TimeDistributed(layers.GRU(2))(y),
+    )
     if keras.__version__ >= "3":
+        y = layers.Embedding(9, 5, mask_zero=True)(nested)
+        y = layers.TimeDistributed(keras.Sequential([layers.Dense(3), layers.LSTM(2)]))(y)
+        cases["distributed model under a mask of its steps"] = [nested], y
+        dense = keras.Sequential([layers.Dense(3), layers.Dropout(0.5), layers.Dense(2)])
+        cases["distributed model that reads no mask"] = (
+            [ids],
+            layers.GRU(2)(layers.TimeDistributed(dense)(words)),
+        )
         named = {"state": keras.Input((3,), name="a"), "first": keras.Input((None, 5), name="b")}
         y = layers.GRU(3, return_sequences=True)(named["first"], named["state"])
         inner = keras.Model(named, {"y": y, "last": y[:, -1]})

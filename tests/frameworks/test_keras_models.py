@@ -43,7 +43,9 @@ def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_p
     for value in model.inputs:
         size = (4, *(each or 4 for each in value.shape[1:]))
         feeds.append(rng.normal(size=size).astype("float32"))
-        if value.dtype == "int32":
+        if value.dtype == "int32" and len(size) == 3:
+            feeds[-1] = rng.integers(0, 3, size).astype("int32")
+        elif value.dtype == "int32":
             feeds[-1] = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [0, 1, 0, 2], [3, 0, 0, 5]], "int32")
             feeds[-1] = feeds[-1][:: -1 if value.name == "other" else 1].copy()
     models.check(model, tmp_path / "model.keras", feeds)
