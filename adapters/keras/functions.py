@@ -226,6 +226,11 @@ def cast(x, dtype):
     return x if x.dtype == dtype else x.new(x.Cast(to=np.dtype(dtype).name).name)
 
 
+@function("ConvertToTensor")
+def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
+    return x if dtype is None else cast(x, dtype)
+
+
 @function("StopGradient Copy")
 def identity(x):
     return x.Identity()

@@ -162,7 +162,7 @@ def pool_all(x, *, data_format=_LAST, keepdims=False, op):
     over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
     if op.at.type.startswith("GlobalMax"):
         return x.checked_floats.ReduceMax(over, keepdims=kept)
-    if axes > 1 or not x.flags:
+    if axes > 1 or not x.step_flags:
         return y.ReduceMean(over, keepdims=kept)
     column = x.flags.unsqueeze(2 if data_format else 1)
     y = column.Where(y, y.scalar(0))
@@ -339,7 +339,7 @@ class Masked(Steps):
     def __init__(self, x: KerasTensor, width: int) -> None:
         tables = x.op.lowering.tables
         if x.mask not in tables:
-            tables[x.mask] = _table(x.flags)
+            tables[x.mask] = _table(x.step_flags)
         self._table: _Table = tables[x.mask]
         if x.words:
             self.given = x.new(x.words)
@@ -537,11 +537,8 @@ def _steps(layer: _Layer, x: KerasTensor) -> Steps:
         return Steps(x, layer.time_major)
     if layer.unrolled and layer.zeros:
         refuse("unroll=True with zeros for masked steps: expected False, Keras's backends differ")
-    if layer.time_major or x.flags.rank != 2:
-        refuse(
-            f"time_major={layer.time_major} with a mask of {x.flags.rank} axes: expected False, and"
-            " a mask (N, T)"
-        )
+    if layer.time_major:
+        refuse("time_major=True with a mask: expected False")
     return Masked(x, layer.cells[0].spec.input_size)
 
 

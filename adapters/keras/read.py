@@ -183,7 +183,9 @@ _OWN = ("keras", "tf_keras")
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError)
 
 
-_TYPED = "Cast ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
+_TYPED = (
+    "Cast ConvertToTensor ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
+)
 """Functions of ``keras.ops`` that have an option ``dtype``, like layers."""
 
 

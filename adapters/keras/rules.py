@@ -152,6 +152,12 @@ def leaky_relu(x, *, alpha=0.3, negative_slope=None, op):
     return x.floats.LeakyRelu(alpha=slope)
 
 
+@keras("Rescaling")
+def rescaling(x, *, scale=1.0, offset=0.0, op):
+    """Returns x * scale + offset. Keras 2 drops the mask."""
+    return (x.floats * scale + offset).under(x.flags if op.major > 2 else None)
+
+
 @keras("ELU", masks=True)
 def elu(x, *, alpha=1.0):
     return x.floats.Elu(alpha=alpha)
@@ -179,9 +185,7 @@ def one_axis(x: KerasTensor, axis: Any) -> int:
 def softmax(x, *, axis=None, robust_masking=False):
     if x.mask:
         refuse("its input has a mask: expected none")
-    axis = -1 if axis is None else axis
-    one_axis(x, axis)
-    return x.floats.Softmax(axis=axis[0] if isinstance(axis, list) else axis)
+    return x.floats.Softmax(axis=one_axis(x, -1 if axis is None else axis))
 
 
 @keras("Masking")
@@ -356,7 +360,7 @@ def arithmetic_of_unmasked(*tensors, op):
     Keras 3.4 and later. Multiply then returns 0 for a step that is masked in every tensor.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
-    masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
+    masks = [x.step_flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
     if any(masks) and op.version < (3, 4):
         refuse(
             f"{op.at.type} of tensors with masks: expected a file of Keras 3.4 or newer, which"
@@ -432,24 +436,30 @@ def unit_normalization(x, *, axis=None):
     return _normalize(x.floats, one_axis(x, -1 if axis is None else axis))
 
 
-@keras(
-    "Attention",
-    score_mode="dot",
-    **{"use_causal_mask=": False, "return_attention_scores=": False},
-)
+@keras("Attention AdditiveAttention", score_mode="dot", **{"return_attention_scores=": False})
 def attention(*tensors, use_scale=False, op):
-    """Returns softmax(query key') value. Masked keys get no weight."""
+    """Returns softmax(scores) value. The scores are query key', or the sums of tanh(query + key).
+
+    Masked keys get no weight, nor keys after the query's step if the call says use_causal_mask.
+    """
     query, value, *others = tensors
     if len(others) > 1 or any(each.rank != 3 for each in tensors):
         ranks = [each.rank for each in tensors]
         refuse(f"expected two or three tensors (N, T, C), got tensors of {ranks} axes")
     key = (others or [value])[0]
-    scores = query @ key.transpose(0, 2, 1)
-    if use_scale:
-        scores = scores.Mul(*op.weights("scale"))
-    if value.flags:
-        scores = value.flags.unsqueeze(1).Where(scores, scores - 1e9)
+    scale = op.weights("scale") if use_scale else []
+    if op.at.type == "Attention":
+        scores = query @ key.transpose(0, 2, 1)
+        scores = scores.Mul(*scale) if scale else scores
+    else:
+        both = (query.unsqueeze(2) + key.unsqueeze(1)).Tanh()
+        scores = (both.Mul(*scale) if scale else both).ReduceSum([-1], keepdims=0)
+    kept = [value.step_flags.unsqueeze(1)] if value.step_flags else []
+    if op.option("use_causal_mask"):
+        kept.append(scores.scalar(1).Expand(scores.Shape()).Trilu(upper=0).cast(bool))
+    if kept:
+        scores = reduce(lambda a, b: a.And(b), kept).Where(scores, scores - 1e9)
     y = scores.Softmax(axis=-1) @ value
-    if query.flags:
+    if query.step_flags:
         y = query.flags.unsqueeze(2).Where(y, y.scalar(0))
     return y.under(query.flags)

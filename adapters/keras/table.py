@@ -97,6 +97,14 @@ class KerasTensor(Tensor):
         return self.new(self.mask) if self.mask else None
 
     @property
+    def step_flags(self) -> KerasTensor | None:
+        """The mask (N, T), or None. Raises `UnsupportedError` for a mask with other axes."""
+        flags = self.flags
+        if flags and flags.rank != 2:
+            refuse(f"its input has a mask of {flags.rank} axes: expected (N, T)")
+        return flags
+
+    @property
     def floats(self) -> KerasTensor:
         """The value, cast to the layer's float type unless it is a float already."""
         return self if self.dtype.kind == "f" else self.cast(self.op.compute)

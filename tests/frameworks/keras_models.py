@@ -154,6 +154,13 @@ def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
     inner = keras.Model([first, state], layers.GRU(3, return_sequences=True)(first, state))
     cases["model inside"] = [ids, states[0]], layers.GRU(2)(inner([words, states[0]]))
     cases["model at the end"] = [ids, states[0]], inner([words, states[0]])
+    cases["rescaled"] = [ids], layers.GRU(2)(layers.Rescaling(0.5, 1.0)(words))
+    for name in ("Attention", "AdditiveAttention"):
+        attention = getattr(layers, name)
+        mean = layers.GlobalAveragePooling1D()(attention()([begun, begun]))
+        own = attention(use_scale=True)([words, x], use_causal_mask=True)
+        cases[f"{name}, then a mean"] = [ids, states[0]], mean
+        cases[f"{name} to earlier steps"] = [ids, x, other], [own, attention()([x, more, words])]
     nested = keras.Input((3, 4), dtype="int32")
     y = layers.Embedding(9, 5, mask_zero=True)(nested)
     y = layers.TimeDistributed(layers.Bidirectional(layers.GRU(3, return_sequences=True)))(y)
@@ -292,6 +299,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "Amax": lambda ops, x, i: ops.amax(x, axis=1),
     "Amin": lambda ops, x, i: ops.amin(x, axis=-1),
     "Copy": lambda ops, x, i: ops.copy(x),
+    "ConvertToTensor": lambda ops, x, i: ops.convert_to_tensor(x),
     "Max": lambda ops, x, i: ops.max(x, axis=(1, 2), keepdims=True),
     "Min": lambda ops, x, i: ops.min(i, axis=-1),
     "Prod": lambda ops, x, i: ops.prod(x, axis=1),

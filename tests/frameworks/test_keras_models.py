@@ -65,10 +65,12 @@ def test_a_model_inside_a_model_inside_a_model_has_its_weights(suffix: str, tmp_
 
 def test_an_argument_that_is_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
     x = keras.Input((None, 3))
-    keras.Model(x, keras.layers.Attention()([x, x], use_causal_mask=True)).save(
+    keras.Model(x, keras.layers.Attention()([x, x], return_attention_scores=True)).save(
         tmp_path / "model.keras"
     )
-    with pytest.raises(onernn.UnsupportedError, match="attribute use_causal_mask=True: only False"):
+    with pytest.raises(
+        onernn.UnsupportedError, match="attribute return_attention_scores=True: only False"
+    ):
         onernn.Session(tmp_path / "model.keras")
 
 
