@@ -418,8 +418,11 @@ def _shape(sizes: Any) -> tuple[int | None, ...] | None:
 
 
 def _call(call: Any) -> Call:
-    if isinstance(call, dict):  # Keras 3
+    if isinstance(call, dict) and "args" in call:  # Keras 3
         return Call(tuple(map(_argument, call["args"])), _arguments(call["kwargs"]))
+    if isinstance(call, dict):  # Keras 2: tensors by name, each with the options of the call
+        options = {name: each for ref in call.values() for name, each in ref[3].items()}
+        return Call((_arguments(call),), _arguments(options))
     if call and isinstance(call[0], str):  # a single tensor, not in a list
         call = [call]
     tensors, kwargs = list[Any](), dict[str, Any]()

@@ -360,7 +360,8 @@ def arithmetic_of_unmasked(*tensors, op):
     Keras 3.4 and later. Multiply then returns 0 for a step that is masked in every tensor.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
-    masks = [x.step_flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
+    flags = [x.step_flags if op.major > 2 else None for x in operands]
+    masks = [each and each.unsqueeze(-1) for each in flags]
     if any(masks) and op.version < (3, 4):
         refuse(
             f"{op.at.type} of tensors with masks: expected a file of Keras 3.4 or newer, which"

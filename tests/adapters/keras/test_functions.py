@@ -159,6 +159,23 @@ def test_a_function_of_tensorflow_computes_what_numpy_does(name: str, tmp_path: 
     assert_allclose(got, want, rtol=0, atol=16 * 2.0**-23)
 
 
+def _layer(kind: str, name: str, node: Any, **config: Any) -> dict[str, Any]:
+    config = {"name": name, "trainable": True, **config}
+    return {"class_name": kind, "name": name, "config": config, "inbound_nodes": [node]}
+
+
+def test_an_inner_model_of_keras_2_takes_tensors_by_name(tmp_path: Path) -> None:
+    minus = _layer("Subtract", "minus", [["p", 0, 0, {}], ["q", 0, 0, {}]])
+    ends = {"input_layers": {"b": ref("q"), "a": ref("p")}, "output_layers": [ref("minus")]}
+    layers = [_input("p", [None, None, 2]), _input("q", [None, None, 2]), minus]
+    node = {"b": ["x", 0, 0, {}], "a": ["y", 0, 0, {}]}
+    inner = _layer("Functional", "inner", node, layers=layers, **ends)
+    last = _layer("Dropout", "last", [["inner", 1, 0, {"training": False}]], rate=0.5)
+    path = save(tmp_path, [*INPUTS, inner, last], "last")
+    (got,) = onernn.Session(path).run({"x": X, "y": Y, "ids": IDS}).values()
+    assert_array_equal(got, Y - X)
+
+
 def test_functions_of_keras_ops_compute_what_keras_recorded() -> None:
     folder = Path(__file__).parent / "functions"
     with np.load(folder / "io.npz") as recorded:
