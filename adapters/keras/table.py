@@ -650,7 +650,8 @@ class Lowering:
         depth: int,
     ) -> list[Held]:
         net = network(layer, self.version[0])
-        if self.backend in ("", "torch") and has_unsorted_keys(layer.config.get("output_layers")):
+        unsorted = self.version[0] > 2 and has_unsorted_keys(layer.config.get("output_layers"))
+        if unsorted and self.backend in ("", "torch"):
             refuse(
                 "its outputs are dictionaries inside dictionaries: expected sorted keys, because"
                 " Keras's PyTorch backend orders other keys differently, and the file may be from"
@@ -670,9 +671,27 @@ class Lowering:
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
             raise UnsupportedError(f"argument {', '.join(unread)}: expected tensors only")
-        inner = [net.layers[ref.layer].config.get("dtype") for ref in net.inputs]
-        held = [(x.cast(to) if to else x).held for x, to in zip(tensors, inner, strict=True)]
+        inner = [net.layers[ref.layer].config for ref in net.inputs]
+        held = [_to_input(x, each).held for x, each in zip(tensors, inner, strict=True)]
         return self.run(net, held, prefix, depth + 1)
+
+
+def _to_input(x: KerasTensor, config: Mapping[str, Any]) -> Any:
+    """Returns a tensor in the dtype of an inner model's input. Like Keras, adds or removes a last
+    axis of size 1.
+    """
+    sizes: Any = config.get("batch_shape") or config.get("batch_input_shape")
+    known = isinstance(sizes, list) and x.type.rank is not None
+    apart = len(sizes) - x.rank if known else 0
+    if apart and x.mask:
+        refuse(f"called with a mask and {x.rank} axes: expected {len(sizes)}")
+    if apart == 1 and sizes[-1] == 1:
+        x = x.unsqueeze(-1)
+    elif apart == -1 and x.shape[-1] == 1:
+        x = x.squeeze(-1)
+    elif apart:
+        refuse(f"called with {x.rank} axes: expected {len(sizes)}")
+    return x.cast(config["dtype"]) if config.get("dtype") else x
 
 
 def name_of_result(ref: Ref) -> str:

@@ -168,6 +168,16 @@ def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
         [nested],
         layers.TimeDistributed(layers.GRU(2))(y),
     )
+    one, many = keras.Input((None, 1)), keras.Input((5,))
+    inner = keras.Model(one, layers.GRU(3)(one)), keras.Model(many, layers.Dense(2)(many))
+    column = keras.Input((5, 1), name="column")
+    cases["models of one axis more or less"] = (
+        [states[0], column],
+        [
+            inner[0](states[0]),
+            inner[1](column),
+        ],
+    )
     if keras.__version__ >= "3":
         y = layers.Embedding(9, 5, mask_zero=True)(nested)
         y = layers.TimeDistributed(keras.Sequential([layers.Dense(3), layers.LSTM(2)]))(y)
