@@ -283,7 +283,7 @@ def time_distributed(x, *, layer=None, op):
         if flags.rank != 3 or flags.shape[2:] != x.shape[2:3] or inner.foreign or not plain:
             refuse(f"around {inner.kind}: expected an input without a mask, or a mask (N, S, T)")
         masks = flags.reshape(-1, *_list_sizes(x.shape[2:3])).name
-        if op.major < 3:  # a step is unmasked if one of its own steps is
+        if op.major < 3:  # masked if all of its own steps are masked
             flags = flags.cast("int32").ReduceMax([-1], keepdims=0).cast(bool)
 
     def apply_to(value: KerasTensor) -> KerasTensor:
@@ -441,7 +441,7 @@ def unit_normalization(x, *, axis=None):
 def attention(*tensors, use_scale=False, op):
     """Returns softmax(scores) value. The scores are query key', or the sums of tanh(query + key).
 
-    Masked keys get no weight, nor keys after the query's step if the call says use_causal_mask.
+    Masked keys get no weight. With use_causal_mask, later keys get no weight either.
     """
     query, value, *others = tensors
     if len(others) > 1 or any(each.rank != 3 for each in tensors):
