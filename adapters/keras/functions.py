@@ -211,6 +211,9 @@ def clip(x, x_min, x_max):
 
 @function("Where")
 def where(condition, x1, x2):
+    if {type(x1), type(x2)} <= {int, float}:
+        kind = "int32" if type(x1) is type(x2) is int else "float32"
+        x1 = _constant(condition, x1, np.dtype(kind))
     a, b = alike(x1, x2)
     return condition.cast(bool).Where(a, b)
 
@@ -221,6 +224,11 @@ def cast(x, dtype):
     dtype.
     """
     return x if x.dtype == dtype else x.new(x.Cast(to=np.dtype(dtype).name).name)
+
+
+@function("ConvertToTensor")
+def convert_to_tensor(x, dtype=None, sparse=None, ragged=None):
+    return x if dtype is None else cast(x, dtype)
 
 
 @function("StopGradient Copy")
@@ -736,7 +744,6 @@ same_in_tensorflow(
     expand_dims: ExpandDims input=x
     compat.v1.squeeze squeeze: Squeeze input=x
     reshape: Reshape tensor=x shape=newshape
-    compat.v1.transpose transpose: Transpose a=x perm=axes
     tile: Tile input=x multiples=repeats
     repeat: Repeat input=x
     broadcast_to: BroadcastTo input=x
@@ -751,10 +758,10 @@ same_in_tensorflow(
     ones_like: OnesLike input=x
     identity: Copy input=x
     stop_gradient: StopGradient input=x
-    shape: Shape input=x out_type=dtype
+    compat.v1.shape shape: Shape input=x out_type=dtype
     range: Arange limit=stop delta=step
     clip_by_value: Clip t=x clip_value_min=x_min clip_value_max=x_max
-    pad: Pad tensor=x paddings=pad_width
+    compat.v1.pad pad: Pad tensor=x paddings=pad_width
     """
 )
 
@@ -819,11 +826,22 @@ def split_of_tensorflow(value, num_or_size_splits, axis=0):
     return split(value, sizes, axis)
 
 
-@tensorflow("gather")
-def gather(params, indices, axis=0, batch_dims=0, validate_indices=None):
+@tensorflow("compat.v1.gather gather")
+def gather(params, indices, axis=None, batch_dims=0, validate_indices=None):
     if batch_dims:
         refuse(f"attribute batch_dims={batch_dims}: expected 0")
-    return take(params, indices, axis)
+    return take(params, indices, axis or 0)
+
+
+@tensorflow("compat.v1.transpose transpose")
+def transpose_of_tensorflow(a, perm=None, conjugate=False):
+    """Permutes axes; conjugation does not change real numbers."""
+    return transpose(a, perm)
+
+
+@tensorflow("compat.v1.norm norm")
+def norm_of_tensorflow(tensor, ord="euclidean", axis=None, keepdims=False):
+    return norm(tensor, None if ord == "euclidean" else ord, axis, keepdims)
 
 
 @tensorflow("math.argmax argmax math.argmin argmin")

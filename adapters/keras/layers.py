@@ -162,7 +162,7 @@ def pool_all(x, *, data_format=_LAST, keepdims=False, op):
     over = [*range(1, axes + 1)] if data_format else [*range(2, axes + 2)]
     if op.at.type.startswith("GlobalMax"):
         return x.checked_floats.ReduceMax(over, keepdims=kept)
-    if axes > 1 or not x.flags:
+    if axes > 1 or not x.step_flags:
         return y.ReduceMean(over, keepdims=kept)
     column = x.flags.unsqueeze(2 if data_format else 1)
     y = column.Where(y, y.scalar(0))
@@ -339,7 +339,7 @@ class Masked(Steps):
     def __init__(self, x: KerasTensor, width: int) -> None:
         tables = x.op.lowering.tables
         if x.mask not in tables:
-            tables[x.mask] = _table(x.flags)
+            tables[x.mask] = _table(x.step_flags)
         self._table: _Table = tables[x.mask]
         if x.words:
             self.given = x.new(x.words)
@@ -601,6 +601,8 @@ def _outputs(
     prefix of its states' names.
     """
     x, states = _call(op, sides)
+    if any(side.stateful for side in sides):
+        op.lowering.call_stateful(op.layer)
     if x.mask and any(side.cudnn for side in sides):
         refuse("its input has a mask: expected none, Keras's CuDNN layers read no mask")
     mask = x.flags  # the output has the same mask

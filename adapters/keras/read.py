@@ -57,13 +57,12 @@ class Tree:
     def reader(self) -> Tree:
         return Tree(self._arrays, self._path)
 
-    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        """Returns the weights of each layer of a model, given the (class, name) of each layer in
-        order.
+    def layers(self, listed: Sequence[Layer]) -> list[Weights]:
+        """Returns the weights of each layer of a model.
 
         Keras names each group by its layer's class and a number.
         """
-        groups = group_names(kind for kind, _ in named)
+        groups = group_names(each.kind for each in listed)
         return [Tree(self._arrays, f"{self._path}layers/{group}/") for group in groups]
 
     def take(self, names: Sequence[str]) -> list[Array]:
@@ -102,16 +101,17 @@ class Flat:
     def inside(self, attribute: str) -> Flat:
         return self
 
-    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
+    def layers(self, listed: Sequence[Layer]) -> list[Weights]:
         """Returns the weights of each layer. The weights are found by the names in their paths and
-        not by their order, because weights of frozen layers come last.
+        not by their order, because weights of frozen layers come last. A path may contain only the
+        name of a layer inside an inner model.
         """
-        names = [name for _, name in named]
+        names = {each.name: {each.name, *dict(keras1.kinds_of(each.config))} for each in listed}
         parts: dict[str, list[tuple[str, Array]]] = {name: [] for name in names}
         for path, array in self.entries:
-            owners = [name for name in names if name in path.split("/")[:-1]]
+            owners = [name for name in names if not names[name].isdisjoint(path.split("/")[:-1])]
             if len(owners) != 1:
-                reason = f"expected one of the layers {names} in its path, got {owners}"
+                reason = f"expected one of the layers {[*names]} in its path, got {owners}"
                 raise UnsupportedError(f"weight {path!r}: {reason}")
             parts[owners[0]].append((path, array))
         return [Flat(parts[name]) for name in names]
@@ -145,8 +145,8 @@ class Lists(Flat):
         """The names of the layers that have weights."""
         return [name for name, each in self._lists.items() if each.entries]
 
-    def layers(self, named: Sequence[tuple[str, str]]) -> list[Weights]:
-        return [self._lists.get(name, Flat(())) for _, name in named]
+    def layers(self, listed: Sequence[Layer]) -> list[Weights]:
+        return [self._lists.get(each.name, Flat(())) for each in listed]
 
 
 Weights = Tree | Flat
@@ -183,7 +183,9 @@ _OWN = ("keras", "tf_keras")
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError)
 
 
-_TYPED = "Cast ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
+_TYPED = (
+    "Cast ConvertToTensor ZerosLike OnesLike FullLike OneHot Prod Cumsum Cumprod Arange".split()
+)
 """Functions of ``keras.ops`` that have an option ``dtype``, like layers."""
 
 
@@ -308,10 +310,10 @@ def network(model: Layer, major: int) -> Network:
 def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[str, Layer]:
     loading().read_operators(len(listed))
     bare = [inner_layer(each, None) for each in listed]
-    named = [(each.kind, each.name) for each in bare if not each.is_operation]
+    held_by = [each for each in bare if not each.is_operation]
     if len({each.name for each in bare}) != len(bare):
         raise ModelFormatError(f"{model.name}: expected a different name for each layer")
-    held = iter(model.weights.layers(named) if model.weights else [None] * len(named))
+    held = iter(model.weights.layers(held_by) if model.weights else [None] * len(held_by))
     return {
         each.name: replace(
             each, weights=None if each.is_operation else next(held), calls=call, position=at
@@ -388,6 +390,16 @@ def _refs(argument: Any) -> list[Ref]:
     return [ref for each in argument for ref in _refs(each)]
 
 
+def has_unsorted_keys(structure: Any, inside: bool = False) -> bool:
+    """Returns whether a dictionary inside a dictionary has keys that are not sorted."""
+    if isinstance(structure, dict):
+        listed = [*structure]
+        if inside and listed != sorted(listed):
+            return True
+        structure, inside = [*structure.values()], True
+    return isinstance(structure, list) and any(has_unsorted_keys(e, inside) for e in structure)
+
+
 def _ref(argument: Any) -> Ref | None:
     known: Any = {}
     if isinstance(argument, dict) and argument.get("class_name") == "__keras_tensor__":
@@ -407,8 +419,11 @@ def _shape(sizes: Any) -> tuple[int | None, ...] | None:
 
 
 def _call(call: Any) -> Call:
-    if isinstance(call, dict):  # Keras 3
+    if isinstance(call, dict) and "args" in call:  # Keras 3
         return Call(tuple(map(_argument, call["args"])), _arguments(call["kwargs"]))
+    if isinstance(call, dict):  # Keras 2: tensors by name, each with the options of the call
+        options = {name: each for ref in call.values() for name, each in ref[3].items()}
+        return Call((_arguments(call),), _arguments(options))
     if call and isinstance(call[0], str):  # a single tensor, not in a list
         call = [call]
     tensors, kwargs = list[Any](), dict[str, Any]()

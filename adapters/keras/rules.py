@@ -14,7 +14,7 @@ import numpy as np
 from onernn.adapters.common.bodies import FORMULAS, channels_last
 from onernn.adapters.common.files import pairs
 from onernn.adapters.common.signatures import refuse
-from onernn.adapters.keras.read import MODELS, Layer, inner_layer
+from onernn.adapters.keras.read import MODELS, Layer, inner_layer, network
 from onernn.adapters.keras.table import FIX_SIZE, PASSING, Held, KerasTensor, keras
 from onernn.ir.activations import NAMES
 from onernn.ir.arrays import Array
@@ -152,6 +152,12 @@ def leaky_relu(x, *, alpha=0.3, negative_slope=None, op):
     return x.floats.LeakyRelu(alpha=slope)
 
 
+@keras("Rescaling")
+def rescaling(x, *, scale=1.0, offset=0.0, op):
+    """Returns x * scale + offset. Keras 2 drops the mask."""
+    return (x.floats * scale + offset).under(x.flags if op.major > 2 else None)
+
+
 @keras("ELU", masks=True)
 def elu(x, *, alpha=1.0):
     return x.floats.Elu(alpha=alpha)
@@ -179,9 +185,7 @@ def one_axis(x: KerasTensor, axis: Any) -> int:
 def softmax(x, *, axis=None, robust_masking=False):
     if x.mask:
         refuse("its input has a mask: expected none")
-    axis = -1 if axis is None else axis
-    one_axis(x, axis)
-    return x.floats.Softmax(axis=axis[0] if isinstance(axis, list) else axis)
+    return x.floats.Softmax(axis=one_axis(x, -1 if axis is None else axis))
 
 
 @keras("Masking")
@@ -249,8 +253,9 @@ def repeat_vector(x, *, n):
 
 _MASKED = (
     "SimpleRNN LSTM GRU RNN Bidirectional TimeDistributed GlobalAveragePooling1D Softmax Attention"
+    " Multiply Maximum Minimum"
 ).split()
-"""Layers whose call takes a mask that changes their results."""
+"""Layers whose results depend on a mask."""
 
 
 def _reads_masks(inner: Layer, major: int) -> bool:
@@ -259,6 +264,8 @@ def _reads_masks(inner: Layer, major: int) -> bool:
     If the inner layer's call takes a mask, Keras 3 calls it with the mask of one step. Keras 2
     raises an error for an inner layer that does not pass on masks.
     """
+    if inner.kind in MODELS and not inner.foreign and major > 2:
+        return any(_reads_masks(each, major) for each in network(inner, major).layers.values())
     if inner.kind in (*_MASKED, *MODELS) or inner.foreign:
         return True
     return major < 3 and inner.kind not in PASSING
@@ -270,25 +277,33 @@ def time_distributed(x, *, layer=None, op):
     held = op.layer.weights
     inner = inner_layer(layer, held and held.inside("layer"), position=op.layer.position)
     op.wraps = True
-    if x.mask and _reads_masks(inner, op.major):
-        refuse(f"around {inner.kind}: expected an input without a mask")
+    masks, flags = "", x.flags
+    if flags and _reads_masks(inner, op.major):
+        plain = inner.kind in _MASKED or op.major > 2 and inner.kind in MODELS
+        if flags.rank != 3 or flags.shape[2:] != x.shape[2:3] or inner.foreign or not plain:
+            refuse(f"around {inner.kind}: expected an input without a mask, or a mask (N, S, T)")
+        masks = flags.reshape(-1, *_list_sizes(x.shape[2:3])).name
+        if op.major < 3:  # masked if all of its own steps are masked
+            flags = flags.cast("int32").ReduceMax([-1], keepdims=0).cast(bool)
 
     def apply_to(value: KerasTensor) -> KerasTensor:
-        path = f"{op.path}/{inner.name}"
-        results = op.lowering.apply(inner, [Held(value.name)], {}, path, 0, op.depth)
+        path, stateful = f"{op.path}/{inner.name}", len(op.lowering.stateful)
+        results = op.lowering.apply(inner, [Held(value.name, masks)], {}, path, 0, op.depth)
+        if len(op.lowering.stateful) > stateful:
+            refuse(f"around {inner.kind}: expected no stateful layer, its steps share a state")
         if len(results) != 1 or results[0].mask and op.major < 3:
             refuse(f"around {inner.kind}: expected one result without a mask, got {len(results)}")
         return x.new(results[0].value)
 
     if inner.kind in ("Dense", "Activation", "Dropout"):  # these layers read only the last axis
-        return apply_to(x).under(x.flags)
+        return apply_to(x).under(flags)
     _, time, *sizes = x.shape
     y = apply_to(x.reshape(-1, *_list_sizes(sizes)))
     after = _list_sizes(y.shape[1:])
     if time is None:
         begin = x.Shape().Slice([0], [2], [0], [1])
-        return y.Reshape(begin.join(after) if after else begin).under(x.flags)
-    return y.reshape(-1, time, *after).under(x.flags)
+        return y.Reshape(begin.join(after) if after else begin).under(flags)
+    return y.reshape(-1, time, *after).under(flags)
 
 
 def _list_sizes(sizes: Sequence[int | None]) -> list[Any]:
@@ -345,7 +360,8 @@ def arithmetic_of_unmasked(*tensors, op):
     Keras 3.4 and later. Multiply then returns 0 for a step that is masked in every tensor.
     """
     operands, kind = _operands(tensors), ARITHMETIC[op.at.type]
-    masks = [x.flags.unsqueeze(-1) if x.flags and op.major > 2 else None for x in operands]
+    flags = [x.step_flags if op.major > 2 else None for x in operands]
+    masks = [each and each.unsqueeze(-1) for each in flags]
     if any(masks) and op.version < (3, 4):
         refuse(
             f"{op.at.type} of tensors with masks: expected a file of Keras 3.4 or newer, which"
@@ -421,24 +437,30 @@ def unit_normalization(x, *, axis=None):
     return _normalize(x.floats, one_axis(x, -1 if axis is None else axis))
 
 
-@keras(
-    "Attention",
-    score_mode="dot",
-    **{"use_causal_mask=": False, "return_attention_scores=": False},
-)
+@keras("Attention AdditiveAttention", score_mode="dot", **{"return_attention_scores=": False})
 def attention(*tensors, use_scale=False, op):
-    """Returns softmax(query key') value. Masked keys get no weight."""
+    """Returns softmax(scores) value. The scores are query key', or the sums of tanh(query + key).
+
+    Masked keys get no weight. With use_causal_mask, later keys get no weight either.
+    """
     query, value, *others = tensors
     if len(others) > 1 or any(each.rank != 3 for each in tensors):
         ranks = [each.rank for each in tensors]
         refuse(f"expected two or three tensors (N, T, C), got tensors of {ranks} axes")
     key = (others or [value])[0]
-    scores = query @ key.transpose(0, 2, 1)
-    if use_scale:
-        scores = scores.Mul(*op.weights("scale"))
-    if value.flags:
-        scores = value.flags.unsqueeze(1).Where(scores, scores - 1e9)
+    scale = op.weights("scale") if use_scale else []
+    if op.at.type == "Attention":
+        scores = query @ key.transpose(0, 2, 1)
+        scores = scores.Mul(*scale) if scale else scores
+    else:
+        both = (query.unsqueeze(2) + key.unsqueeze(1)).Tanh()
+        scores = (both.Mul(*scale) if scale else both).ReduceSum([-1], keepdims=0)
+    kept = [value.step_flags.unsqueeze(1)] if value.step_flags else []
+    if op.option("use_causal_mask"):
+        kept.append(scores.scalar(1).Expand(scores.Shape()).Trilu(upper=0).cast(bool))
+    if kept:
+        scores = reduce(lambda a, b: a.And(b), kept).Where(scores, scores - 1e9)
     y = scores.Softmax(axis=-1) @ value
-    if query.flags:
+    if query.step_flags:
         y = query.flags.unsqueeze(2).Where(y, y.scalar(0))
     return y.under(query.flags)

@@ -36,6 +36,7 @@ from onernn.adapters.keras.read import (
     Network,
     Ref,
     Weights,
+    has_unsorted_keys,
     inner_layer,
     network,
 )
@@ -95,6 +96,14 @@ class KerasTensor(Tensor):
     def flags(self) -> KerasTensor | None:
         """The mask, or None."""
         return self.new(self.mask) if self.mask else None
+
+    @property
+    def step_flags(self) -> KerasTensor | None:
+        """The mask (N, T), or None. Raises `UnsupportedError` for any further axis."""
+        flags = self.flags
+        if flags and flags.rank != 2:
+            refuse(f"its input has a mask of {flags.rank} axes: expected (N, T)")
+        return flags
 
     @property
     def floats(self) -> KerasTensor:
@@ -438,9 +447,10 @@ _DTYPES = "bool uint8 int8 int16 int32 int64 float32 float64".split()
 class Lowering:
     """The lowering of a model's calls, including the calls of inner models.
 
-    ``states``: the variables of stateful layers' states after the last call, by name. ``tables``:
-    the counts of unmasked steps by mask, see `layers.Masked`. ``_behind``: for each variable that
-    cannot be computed, the cause: itself, or the variable on which it depends.
+    ``states``: the variables of stateful layers' states after the last call, by name. ``stateful``:
+    the configurations of the stateful layers that were called. ``tables``: the counts of unmasked
+    steps by mask, see `layers.Masked`. ``_behind``: for each variable that cannot be computed, the
+    cause: itself, or the variable on which it depends.
     """
 
     def __init__(self, model: Model) -> None:
@@ -448,6 +458,7 @@ class Lowering:
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
+        self.stateful: list[Any] = []
         self._tensors: dict[str, Held] = {}
         self._behind: dict[str, str] = {}
         self._given: set[str] = set()  # values that are outputs
@@ -479,6 +490,14 @@ class Lowering:
             self.builder.input(Value(name, dtype, shape))
             self.states[name] = name
         return self.builder.value(self.states[name])
+
+    def call_stateful(self, layer: Layer) -> None:
+        """Records the call of a stateful layer. Refuses a second call, also in a second call of the
+        model that contains the layer, because the order of the calls decides the results.
+        """
+        if any(layer.config is each for each in self.stateful):
+            refuse("stateful, and called twice: expected one call, a file does not state the order")
+        self.stateful.append(layer.config)
 
     def keep(self, name: str, value: str) -> None:
         """Records a copy of a state after a call; the copy has its own name."""
@@ -635,6 +654,13 @@ class Lowering:
         depth: int,
     ) -> list[Held]:
         net = network(layer, self.version[0])
+        unsorted = self.version[0] > 2 and has_unsorted_keys(layer.config.get("output_layers"))
+        if unsorted and self.backend in ("", "torch"):
+            refuse(
+                "its outputs are dictionaries inside dictionaries: expected sorted keys, because"
+                " Keras's PyTorch backend orders other keys differently, and the file may be from"
+                " that backend; sort the keys of the inner dictionaries"
+            )
         keys = [ref.layer for ref in net.inputs]
         if isinstance(named := layer.config.get("input_layers"), dict):
             keys = sorted(named)  # as Keras sorts a dictionary's tensors
@@ -649,9 +675,27 @@ class Lowering:
             raise UnsupportedError(f"expected {len(net.inputs)} tensors, got {len(tensors)}")
         if unread := sorted(k for k, v in options.items() if k not in ("mask", "training") and v):
             raise UnsupportedError(f"argument {', '.join(unread)}: expected tensors only")
-        inner = [net.layers[ref.layer].config.get("dtype") for ref in net.inputs]
-        held = [(x.cast(to) if to else x).held for x, to in zip(tensors, inner, strict=True)]
+        inner = [net.layers[ref.layer].config for ref in net.inputs]
+        held = [_to_input(x, each).held for x, each in zip(tensors, inner, strict=True)]
         return self.run(net, held, prefix, depth + 1)
+
+
+def _to_input(x: KerasTensor, config: Mapping[str, Any]) -> Any:
+    """Returns a tensor in the dtype of an inner model's input. Like Keras, adds or removes a last
+    axis of size 1.
+    """
+    sizes: Any = config.get("batch_shape") or config.get("batch_input_shape")
+    known = isinstance(sizes, list) and x.type.rank is not None
+    apart = len(sizes) - x.rank if known else 0
+    if apart and x.mask:
+        refuse(f"called with a mask and {x.rank} axes: expected {len(sizes)}")
+    if apart == 1 and sizes[-1] == 1:
+        x = x.unsqueeze(-1)
+    elif apart == -1 and x.shape[-1] == 1:
+        x = x.squeeze(-1)
+    elif apart:
+        refuse(f"called with {x.rank} axes: expected {len(sizes)}")
+    return x.cast(config["dtype"]) if config.get("dtype") else x
 
 
 def name_of_result(ref: Ref) -> str:

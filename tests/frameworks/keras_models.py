@@ -154,7 +154,39 @@ def masked_calls(keras: Any) -> dict[str, tuple[list[Any], Any]]:
     inner = keras.Model([first, state], layers.GRU(3, return_sequences=True)(first, state))
     cases["model inside"] = [ids, states[0]], layers.GRU(2)(inner([words, states[0]]))
     cases["model at the end"] = [ids, states[0]], inner([words, states[0]])
+    cases["rescaled"] = [ids], layers.GRU(2)(layers.Rescaling(0.5, 1.0)(words))
+    for name in ("Attention", "AdditiveAttention"):
+        attention = getattr(layers, name)
+        mean = layers.GlobalAveragePooling1D()(attention()([begun, begun]))
+        own = attention(use_scale=True)([words, x], use_causal_mask=True)
+        cases[f"{name}, then a mean"] = [ids, states[0]], mean
+        cases[f"{name} to earlier steps"] = [ids, x, other], [own, attention()([x, more, words])]
+    nested = keras.Input((3, 4), dtype="int32")
+    y = layers.Embedding(9, 5, mask_zero=True)(nested)
+    y = layers.TimeDistributed(layers.Bidirectional(layers.GRU(3, return_sequences=True)))(y)
+    cases["distributed under a mask of its steps"] = (
+        [nested],
+        layers.TimeDistributed(layers.GRU(2))(y),
+    )
+    one, many = keras.Input((None, 1)), keras.Input((5,))
+    inner = keras.Model(one, layers.GRU(3)(one)), keras.Model(many, layers.Dense(2)(many))
+    column = keras.Input((5, 1), name="column")
+    cases["models of one axis more or less"] = (
+        [states[0], column],
+        [
+            inner[0](states[0]),
+            inner[1](column),
+        ],
+    )
     if keras.__version__ >= "3":
+        y = layers.Embedding(9, 5, mask_zero=True)(nested)
+        y = layers.TimeDistributed(keras.Sequential([layers.Dense(3), layers.LSTM(2)]))(y)
+        cases["distributed model under a mask of its steps"] = [nested], y
+        dense = keras.Sequential([layers.Dense(3), layers.Dropout(0.5), layers.Dense(2)])
+        cases["distributed model that reads no mask"] = (
+            [ids],
+            layers.GRU(2)(layers.TimeDistributed(dense)(words)),
+        )
         named = {"state": keras.Input((3,), name="a"), "first": keras.Input((None, 5), name="b")}
         y = layers.GRU(3, return_sequences=True)(named["first"], named["state"])
         inner = keras.Model(named, {"y": y, "last": y[:, -1]})
@@ -270,12 +302,14 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "LogSoftmax": lambda ops, x, i: ops.log_softmax(x, axis=1),
     "Clip": lambda ops, x, i: [ops.clip(x, -0.5, 1), ops.clip(i, 2, 3)],
     "Where": lambda ops, x, i: [ops.where(x > 0, x, 0.0), ops.where(x > 0, i[:, :, None], x)],
+    "Where numbers": lambda ops, x, i: [ops.where(x > 0, 1, 0), ops.where(i > 2, 1.5, 0)],
     "Cast": lambda ops, x, i: [ops.cast(x, "int32"), ops.cast(i, "float32"), ops.cast(i, bool)],
     "Mean": lambda ops, x, i: [ops.mean(x, 1), ops.mean(i, -1, keepdims=True), ops.mean(x)],
     "Sum": lambda ops, x, i: [ops.sum(x, axis=(0, 2)), ops.sum(x > 0, axis=1)],
     "Amax": lambda ops, x, i: ops.amax(x, axis=1),
     "Amin": lambda ops, x, i: ops.amin(x, axis=-1),
     "Copy": lambda ops, x, i: ops.copy(x),
+    "ConvertToTensor": lambda ops, x, i: ops.convert_to_tensor(x),
     "Max": lambda ops, x, i: ops.max(x, axis=(1, 2), keepdims=True),
     "Min": lambda ops, x, i: ops.min(i, axis=-1),
     "Prod": lambda ops, x, i: ops.prod(x, axis=1),

@@ -43,18 +43,34 @@ def test_masks_of_calls_with_several_tensors_are_those_of_keras(name: str, tmp_p
     for value in model.inputs:
         size = (4, *(each or 4 for each in value.shape[1:]))
         feeds.append(rng.normal(size=size).astype("float32"))
-        if value.dtype == "int32":
+        if value.dtype == "int32" and len(size) == 3:
+            feeds[-1] = rng.integers(0, 3, size).astype("int32")
+        elif value.dtype == "int32":
             feeds[-1] = np.array([[1, 2, 0, 0], [1, 2, 3, 4], [0, 1, 0, 2], [3, 0, 0, 5]], "int32")
             feeds[-1] = feeds[-1][:: -1 if value.name == "other" else 1].copy()
     models.check(model, tmp_path / "model.keras", feeds)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+def test_a_model_inside_a_model_inside_a_model_has_its_weights(suffix: str, tmp_path: Path) -> None:
+    x = value = keras.Input((5, 4))
+    for size in (2, 3, 4):
+        value = keras.layers.GRU(size, return_sequences=True)(value)
+        value = keras.Model(x, value)(x := keras.Input((5, 4)))
+    model = models.filled(keras.Model(x, value), 3)
+    feeds = [np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")]
+    models.check(model, tmp_path / f"model.{suffix}", feeds)
+
+
 def test_an_argument_that_is_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
     x = keras.Input((None, 3))
-    keras.Model(x, keras.layers.Attention()([x, x], use_causal_mask=True)).save(
+    keras.Model(x, keras.layers.Attention()([x, x], return_attention_scores=True)).save(
         tmp_path / "model.keras"
     )
-    with pytest.raises(onernn.UnsupportedError, match="attribute use_causal_mask=True: only False"):
+    with pytest.raises(
+        onernn.UnsupportedError, match="attribute return_attention_scores=True: only False"
+    ):
         onernn.Session(tmp_path / "model.keras")
 
 
@@ -205,3 +221,38 @@ def test_layers_after_an_unknown_one_are_read_with_the_sizes_that_keras_tells(
     refused = [each.reason for each in find_unsupported(graph)]
     assert len(refused) == 2 and all("Squeezer" in reason for reason in refused)
     assert {"Rnn", "MatMul"} <= {node.op for node in graph.nodes}
+
+
+def _dict_in_dict() -> tuple[Any, Any]:
+    x = keras.Input((5, 4))
+    inner = keras.Model(x, {"a": {"z": keras.layers.Dense(2)(x), "y": keras.layers.Dense(2)(x)}})
+    outer = keras.Input((5, 4))
+    return outer, inner(outer)["a"]["z"]
+
+
+def _stateful(kind: str) -> tuple[Any, Any]:
+    x, lstm = keras.Input(batch_shape=(2, 5, 4)), keras.layers.LSTM(3, stateful=True)
+    if kind == "by steps":
+        x = keras.Input(batch_shape=(2, 3, 5, 4))
+        return x, keras.layers.TimeDistributed(lstm)(x)
+    if kind == "inside":
+        lstm = keras.Model(x, lstm(x))
+        x = keras.Input(batch_shape=(2, 5, 4))
+    return x, [lstm(x), lstm(x)]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (_dict_in_dict, "dictionaries inside dictionaries: expected sorted keys"),
+        (lambda: _stateful("by steps"), "around LSTM: expected no stateful layer"),
+        (lambda: _stateful("twice"), "stateful, and called twice"),
+        (lambda: _stateful("inside"), "stateful, and called twice"),
+    ],
+)
+def test_a_model_whose_file_leaves_an_order_open_is_refused(
+    made: Any, reason: str, tmp_path: Path
+) -> None:
+    keras.Model(*made()).save(tmp_path / "model.keras")
+    with pytest.raises(onernn.UnsupportedError, match=reason):
+        onernn.Session(tmp_path / "model.keras")

@@ -96,7 +96,10 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "concat": (_call("concat", ["x", "y"], axis=-1), np.concatenate([X, Y], -1)),
     "stack": (_call("stack", ["x", "y"], axis=1), np.stack([X, Y], 1)),
     "reshape": (_call("reshape", "x", shape=[-1, 8]), X.reshape(-1, 8)),
-    "transpose": (_call("compat.v1.transpose", "x", perm=[0, 2, 1]), X.transpose(0, 2, 1)),
+    "transpose": (
+        _call("compat.v1.transpose", "x", perm=[0, 2, 1], conjugate=False),
+        X.transpose(0, 2, 1),
+    ),
     "expand": (_call("expand_dims", "x", axis=-1), X[..., None]),
     "reverse": (_call("reverse", "x", axis=[1]), X[:, ::-1]),
     "product": (_call("linalg.matmul", "x", b=ref("y"), transpose_b=True), X @ Y.swapaxes(1, 2)),
@@ -109,13 +112,26 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "quotient": (_call("math.truediv", "ids", y=3, name=None), IDS / 3),
     "cast": (_call("cast", "ids", dtype="float32"), IDS.astype(np.float32)),
     "one hot": (_call("one_hot", "ids", depth=4), np.eye(4, dtype=np.float32)[IDS]),
-    "gather": (_call("gather", "x", indices=[2, 0], axis=1), X[:, [2, 0]]),
+    "gather": (
+        _call("compat.v1.gather", "x", indices=[2, 0], validate_indices=None, axis=1),
+        X[:, [2, 0]],
+    ),
     "argmax": (_call("math.argmax", "x", axis=-1), X.argmax(-1)),
     "l2": (_call("math.l2_normalize", "x", axis=1), X / LENGTHS),
+    "norm": (
+        _call("compat.v1.norm", "x", ord="euclidean", axis=-1, keepdims=None),
+        np.sqrt((X * X).sum(-1)),
+    ),
     "relu": (_call("nn.relu", "x", name=None), np.maximum(X, 0)),
     "swish": (_call("nn.silu", "x", beta=1.0), X / (1 + np.exp(-X))),
     "pad": (
-        _call("pad", "x", paddings=[[0, 0], [1, 0], [0, 2]], mode="CONSTANT", constant_values=0),
+        _call(
+            "compat.v1.pad",
+            "x",
+            paddings=[[0, 0], [1, 0], [0, 2]],
+            mode="CONSTANT",
+            constant_values=0,
+        ),
         np.pad(X, [(0, 0), (1, 0), (0, 2)]),
     ),
     "before": (
@@ -123,7 +139,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         np.cumsum(X, 1) - X,
     ),
     "cut": (_call("slice", "x", begin=[0, 1, 0], size=[-1, 2, 1]), X[:, 1:3, :1]),
-    "shape": (_call("shape", "x", out_type="int32"), np.array([3, 4, 2])),
+    "shape": (_call("compat.v1.shape", "x", out_type="int32"), np.array([3, 4, 2])),
 }
 INPUTS = [
     _input("x", [None, None, 2]),
@@ -141,6 +157,23 @@ def test_a_function_of_tensorflow_computes_what_numpy_does(name: str, tmp_path: 
     assert name != "quotient" or got.dtype == np.float64
     # A few roundings of sums of at most eight terms below 8.
     assert_allclose(got, want, rtol=0, atol=16 * 2.0**-23)
+
+
+def _layer(kind: str, name: str, node: Any, **config: Any) -> dict[str, Any]:
+    config = {"name": name, "trainable": True, **config}
+    return {"class_name": kind, "name": name, "config": config, "inbound_nodes": [node]}
+
+
+def test_an_inner_model_of_keras_2_takes_tensors_by_name(tmp_path: Path) -> None:
+    minus = _layer("Subtract", "minus", [["p", 0, 0, {}], ["q", 0, 0, {}]])
+    ends = {"input_layers": {"b": ref("q"), "a": ref("p")}, "output_layers": [ref("minus")]}
+    layers = [_input("p", [None, None, 2]), _input("q", [None, None, 2]), minus]
+    node = {"b": ["x", 0, 0, {}], "a": ["y", 0, 0, {}]}
+    inner = _layer("Functional", "inner", node, layers=layers, **ends)
+    last = _layer("Dropout", "last", [["inner", 1, 0, {"training": False}]], rate=0.5)
+    path = save(tmp_path, [*INPUTS, inner, last], "last")
+    (got,) = onernn.Session(path).run({"x": X, "y": Y, "ids": IDS}).values()
+    assert_array_equal(got, Y - X)
 
 
 def test_functions_of_keras_ops_compute_what_keras_recorded() -> None:

@@ -123,6 +123,18 @@ def test_weights_beside_an_architecture_are_found_and_missing_ones_are_told(
         onernn.load(SMALL / "model.h5", params=other)
 
 
+def test_paths_of_weights_name_only_the_innermost_of_nested_models(tmp_path: Path) -> None:
+    first, second, last = random(WIDTH, 3), random(3, 4), random(4, 2)
+    value = layer("Dense", "first", units=3, use_bias=False, **FIRST)
+    for name, units in (("second", 4), ("last", 2)):
+        dense = layer("Dense", name, units=units, use_bias=False)
+        value = layer("Sequential", f"before_{name}", layers=[value, dense], **FIRST)
+    entries = [("first/kernel:0", first), ("second/kernel:0", second), ("last/kernel:0", last)]
+    weights = save_weights(tmp_path / "w.h5", {"before_last": entries}, keras_version="2.9.0")
+    path = save_json(tmp_path / "m.json", "2.9.0", [value])
+    assert_allclose(run(path, weights), X @ first @ second @ last, rtol=0, atol=TOLERANCE)
+
+
 def cudnn(gates: int, *, summed: bool) -> tuple[list[Entry], Any]:
     """A CuDNN layer's arrays, and those of each gate (I, O), (O, O), and the rows of its bias.
 
