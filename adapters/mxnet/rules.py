@@ -526,8 +526,9 @@ def slice_like(data, shape_like, *, axes=()):
     ends = shape_like.sizes
     if not axes:
         return data.Slice(ends.Mul([0]), ends)
-    ends = ends.Slice([0], data.sizes.sizes, [0]).Gather(axes, axis=0)  # axes may be negative
-    return data.Slice([0] * len(axes), ends, axes)
+    if min(axes) < 0:  # counted from the last axis of data, which may have fewer axes
+        ends = ends.Slice([0], data.sizes.sizes, [0])
+    return data.Slice([0] * len(axes), ends.Gather(axes, axis=0), axes)
 
 
 @mxnet("reverse _npi_flip")
