@@ -685,8 +685,8 @@ def repeat(data, *, repeats, axis=Parsed("integer")):
     axis.
     """
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
-    if repeats < 0:
-        refuse(f"attribute repeats={repeats}: expected 0 or more")
+    if repeats < 1:
+        refuse(f"attribute repeats={repeats}: expected 1 or more")
     whole, end = x.sizes, axis + 1 or LAST
     before, after = whole.part(0, end), whole.part(end, LAST)
     wide = x.unsqueeze(axis + (axis >= 0)).Expand(before.join([repeats], after))

@@ -125,6 +125,7 @@ REFUSED = {
         node("b = Cast x", dtype="bool"),
         node("n = _npi_greater_scalar b", scalar="0.5", is_int="False"),
     ],
+    "attribute repeats=0: expected 1 or more": [node("n = repeat x", repeats="0", axis="0")],
     "attribute kernel=(): expected one to three sizes": [node("n = Pooling x")],
     "attribute stride=(2,): expected 2 values": [
         node("n = Pooling x", kernel="(2, 2)", stride="(2,)")
