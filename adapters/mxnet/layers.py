@@ -56,7 +56,7 @@ def _check_rows(weight: Any, rows: int) -> None:
 
 def _clip_index(index: Any, table: Any, axis: int) -> Any:
     """Clips indices out of range to the first or last index, like MXNet's CPU kernels."""
-    size = table.sizes.Gather(axis, axis=0)  # a scalar, as an index of NumPy mode may be
+    size = table.sizes.Gather(axis, axis=0)  # an index of NumPy mode may be a scalar
     return index.Max(0).Min(size.Sub(1))
 
 
