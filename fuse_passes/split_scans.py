@@ -101,7 +101,8 @@ def _read(body: Graph, names: list[str], made: set[str]) -> list[str]:
     waiting = list(dict.fromkeys(names))
     for name in waiting:  # the loop appends to this list
         node = None if name in made else body.producer(name)
-        waiting += [each for each in (node.inputs if node else ()) if each and each not in waiting]
+        inputs = dict.fromkeys(node.inputs if node else ())
+        waiting += [each for each in inputs if each and each not in waiting]
     return [name for name in waiting if name in made]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from onernn.adapters.common.bodies import (
     NEAREST,
+    count_up,
     extreme_index,
     pool_whole,
     pool_windows,
@@ -55,8 +56,21 @@ def _check_rows(weight: Any, rows: int) -> None:
 
 def _clip_index(index: Any, table: Any, axis: int) -> Any:
     """Clips indices out of range to the first or last index, like MXNet's CPU kernels."""
-    size = table.size(axis)
-    return index.Max([0]).Min(size.Sub([1]))
+    size = table.sizes.Gather(axis, axis=0)  # an index of NumPy mode may be a scalar
+    return index.Max(0).Min(size.Sub(1))
+
+
+def _into_range(index: Any, table: Any, axis: int, mode: str) -> Any:
+    """Returns indices as int64, changed to be on the axis unless the mode is "raise"."""
+    index = index.cast(np.int64)
+    match mode:
+        case "clip":
+            return _clip_index(index, table, axis)
+        case "wrap":
+            return index.Mod(table.sizes.Gather(axis, axis=0))
+        case "raise":
+            return index
+    return refuse(f"attribute mode={mode!r}: expected 'clip', 'wrap' or 'raise'")
 
 
 @mxnet("Embedding")
@@ -68,15 +82,8 @@ def embedding(data, weight, *, input_dim, output_dim, dtype=Dtype()):
 
 @mxnet("take")
 def take(a, indices, *, axis=0, mode="clip"):
-    index = indices.cast(np.int64)
-    match mode:
-        case "clip":
-            index = _clip_index(index, a, axis)
-        case "wrap":
-            index = index.Mod(a.size(axis))
-        case _:
-            refuse(f"attribute mode={mode!r}: expected 'clip' or 'wrap'")
-    return a.Gather(index, axis=axis)
+    index = _into_range(indices, a, axis, mode)
+    return a.Gather(index, axis=axis, non_negative=mode == "raise")
 
 
 @mxnet("one_hot")
@@ -85,15 +92,16 @@ def one_hot(indices, *, depth, on_value=1.0, off_value=0.0, dtype=Dtype()):
     the end.
     """
     index = indices.cast(np.int64)
-    index = index.Less([0]).Where([depth], index)
+    index = index.Less(0).Where(depth, index)
     return index.OneHot([depth], np.array([off_value, on_value], dtype), axis=-1)
 
 
-@mxnet("pick", mode="clip")
-def pick(data, index, *, axis=-1, keepdims=False):
-    """Returns one element along an axis for each position of the other axes. Clips the indices."""
+@mxnet("pick")
+def pick(data, index, *, axis=-1, keepdims=False, mode="clip"):
+    """Returns one element along an axis for each position of the other axes."""
     places = index.cast(np.int64).Reshape(data.sizes.resize(axis, 1))  # index may lack the axis
-    out = data.GatherElements(_clip_index(places, data, axis), axis=axis)
+    index = _into_range(places, data, axis, mode)
+    out = data.GatherElements(index, axis=axis, non_negative=mode == "raise")
     return out if keepdims else out.squeeze(axis).at_least_one(axis)
 
 
@@ -177,11 +185,16 @@ def softmax(
     dtype=Dtype(none=None),
     op,
 ):
-    if use_length:
-        refuse("attribute use_length=True: expected False")
     x = data if temperature in (None, 1.0) else data.Div(data.scalar(temperature))
     x = x.Neg() if op.name == "softmin" else x
+    if use_length:  # elements from the length on have the probability 0
+        rank = data.require_rank("attribute use_length=True")
+        places = count_up(data.sizes.Gather(axis, axis=0)).reshape(-1, *[1] * ((-1 - axis) % rank))
+        length = length or refuse("input length is missing: expected one for use_length=True")
+        used = places.Less(length.cast(np.int64).unsqueeze(axis))
+        x = used.Where(x, x.scalar(-np.inf))
     out = (x.LogSoftmax if op.name == "log_softmax" else x.Softmax)(axis=axis)
+    out = used.Where(out, out.scalar(0)) if use_length else out
     return out if dtype is None else out.cast(dtype)
 
 
@@ -228,9 +241,14 @@ REDUCTIONS = "sum mean max min prod _np_sum _npi_mean _np_max _np_min _np_prod"
 @mxnet(REDUCTIONS)
 def reduction(data, *, axis=Parsed("sizes"), keepdims=False, exclude=False, op):
     kind, axes = f"Reduce{op.name.rpartition('_')[2].capitalize()}", axis
-    x = data.floats
+    x = data
     if op.numpy:
         op.only(dtype="None", initial="None")
+        if x.dtype.kind == "b" and kind in ("ReduceSum", "ReduceProd"):
+            x = x.cast(np.int64)
+        elif kind == "ReduceMean" and x.dtype.kind != "f":
+            x = x.cast(np.float32)
+    x = x if x.dtype.name in ("int32", "int64") and op.numpy else x.floats
     if exclude and axes:
         known = x.require_rank("attribute exclude")
         axes = tuple(sorted(set(range(known)) - {each % known for each in axes}))
@@ -458,9 +476,9 @@ def pooling(
     """Returns the maximum or the mean of each window. A mean counts padding unless
     count_include_pad is False. It never counts positions of a window after the end of the padding.
     """
+    op.one_of("layout", "None", _LAYOUTS)
     if global_pool:
         return pool_whole(data, pool_type)
-    op.one_of("layout", "None", _LAYOUTS)
     windows = _windows(data, kernel, stride, pad)
     if pooling_convention not in ("valid", "full"):
         refuse(

@@ -63,7 +63,7 @@ for kind, names in PLAIN.items():
     mxnet(names, inferred="all")(partial(_plain, kind))
 
 
-@mxnet("_copy _np_copy BlockGrad make_loss", inferred="all")
+@mxnet("_copy _np_copy BlockGrad make_loss MakeLoss", inferred="all")
 def copy(data):
     return data
 
@@ -110,7 +110,8 @@ def logical_not(data):
 
 @mxnet("clip", inferred="all")
 def clip(data, *, a_min=0.0, a_max=0.0):
-    return data.Clip(data.scalar(a_min), data.scalar(a_max))
+    low = None if a_min == -math.inf else data.scalar(a_min)
+    return data.Clip(low, None if a_max == math.inf else data.scalar(a_max))
 
 
 _ACTIVATIONS = {each: each.capitalize() for each in ("relu", "sigmoid", "tanh", "softsign")}
@@ -155,6 +156,14 @@ def cast(data, *, dtype=Dtype()):
 def amp_cast(data, *, dtype=Dtype()):
     """Casts floats; values of other dtypes stay unchanged."""
     return data.cast(dtype) if data.dtype.kind == "f" else data
+
+
+@mxnet("amp_multicast")
+def amp_multicast(*data, num_outputs, cast_narrow=False, op):
+    """Returns floats in the widest of their types, or with ``cast_narrow`` in the narrowest."""
+    halves = [each.name in op.context.halves for each in op.node.inputs]
+    op.gives_half, op.states_dtype = cast_narrow and any(halves), not all(halves)
+    return data
 
 
 @mxnet("where _npi_where", inferred="all", shares="first")
@@ -237,6 +246,9 @@ FORMULAS: dict[str, Formula] = {
     for name, kind in kinds.items()
 }
 FORMULAS |= {"mod": _remainder, "hypot": _hypotenuse}
+_COMPARISONS = {FORMULAS[name] for name in _KINDS[_compare]}
+_ARITHMETIC = {FORMULAS[name] for name in "add sub mul div power mod".split()}
+"""The formulas that NumPy mode applies to values of two dtypes."""
 NUMPY = {
     "sub": "subtract",
     "mul": "multiply",
@@ -254,8 +266,13 @@ rule is added for NumPy mode.
 def _on_two(formula, lhs, rhs):
     dtypes = {lhs.dtype, rhs.dtype}
     if len(dtypes) > 1:
-        given = " and ".join(sorted(map(str, dtypes)))
-        refuse(f"expected inputs of one dtype, got {given}; cast one of them")
+        floats = [each for each in dtypes if each.kind == "f"]
+        wide = floats or list(dtypes - {np.dtype(bool)})
+        if not (lhs.op.numpy and formula in _ARITHMETIC and (floats or len(wide) == 1)):
+            given = " and ".join(sorted(map(str, dtypes)))
+            refuse(f"expected inputs of one dtype, got {given}; cast one of them")
+        dtype = max(wide, key=lambda each: each.itemsize)
+        lhs, rhs = lhs.cast(dtype), rhs.cast(dtype)
     return formula(lhs, rhs)
 
 
@@ -266,6 +283,8 @@ def _on_alike(formula, lhs, rhs):
 
 
 def _with_scalar(formula, data, *, scalar=1.0, is_int=True, op):
+    if op.numpy and data.dtype.kind == "b" and formula in _COMPARISONS and scalar not in (0, 1):
+        refuse(f"attribute scalar={scalar:g}: expected 0 or 1; MXNet compares bools with a bool")
     x = _widen(data, op.name.endswith("true_divide_scalar"), is_int)
     return formula(x, x.scalar(scalar))
 
@@ -316,6 +335,9 @@ def add_n(*args):
 _MOST = 2**26  # elements of a constant that is made from attributes
 
 
+_DROP = FIRST  # a code of MXNet's NumPy mode only; no attribute has this number
+
+
 @mxnet("Reshape")
 def reshape(data, *, shape=(), target_shape=(), reverse=False, keep_highest=False):
     if not shape:  # MXNet 0.x: 0 means the size that is left over
@@ -330,9 +352,9 @@ def npx_reshape(data, *, newshape=(), reverse=False):
     """Reshapes with codes: -2 keeps a size, -3 drops a size of 1, -4 keeps all sizes, -5 joins two,
     -6 splits one.
     """
-    names = {-2: 0, -4: -2, -5: -3, -6: -4}
-    if -3 in newshape or 0 in newshape:
-        refuse(f"attribute newshape={newshape}: expected sizes or codes, but not 0 or -3")
+    names = {-2: 0, -3: _DROP, -4: -2, -5: -3, -6: -4}
+    if 0 in newshape:
+        refuse(f"attribute newshape={newshape}: expected sizes or codes, but not 0")
     return _reshape(data, tuple(names.get(size, size) for size in newshape), reverse=reverse)
 
 
@@ -345,18 +367,21 @@ def np_reshape(data, *, newshape=()):
 
 def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
     """Reshapes with MXNet's codes: 0 keeps a size, -1 is the size that is left, -2 keeps all
-    remaining sizes, -3 joins two sizes, -4 splits a size into the two sizes that follow. With
-    ``reverse``, codes and sizes are matched from the last to the first.
+    remaining sizes, -3 joins two sizes, -4 splits a size into the two sizes that follow, `_DROP`
+    drops a size of 1. With ``reverse``, codes and sizes are matched from the last to the first.
     """
     if not reverse and min(target, default=0) >= -1:
         return x.reshape(*target)
     if reverse and -2 in target:
         refuse(f"attributes shape={target}, reverse=True: expected no -2")
-    whole, at, pieces = x.sizes, 0, list[Any]()
+    whole, at, pieces, dropped = x.sizes, 0, list[Any](), list[int]()
     codes = list(target[::-1] if reverse else target)
 
+    def axis(place: int) -> int:
+        return -1 - place if reverse else place
+
     def size(place: int) -> Any:
-        return whole.Gather([-1 - place if reverse else place], axis=0)
+        return whole.Gather([axis(place)], axis=0)
 
     while codes:
         code = codes.pop(0)
@@ -369,12 +394,16 @@ def _reshape(x: Any, target: tuple[int, ...], *, reverse: bool) -> Any:
         elif code == -3:
             pieces.append(size(at).Mul(size(at + 1)))
             at += 2
+        elif code == _DROP and at < LAST:
+            dropped.append(axis(at))
+            at += 1
         elif code >= -1:
             pieces.append(size(at) if code == 0 else x.constant(np.array([code])))
             at += 1
         else:
             refuse(f"attribute shape={target}: expected sizes, or the codes 0 to -4")
-    first, *others = pieces[::-1] if reverse else pieces
+    x = x.squeeze(*dropped) if dropped else x
+    first, *others = (pieces[::-1] if reverse else pieces) or [x.constant(np.empty(0, np.int64))]
     return x.Reshape(first.join(*others))
 
 
@@ -428,8 +457,10 @@ def transpose(data, *, axes=Parsed("sizes")):
 
 
 @mxnet("Concat _npi_concatenate _rnn_param_concat", inferred="alike", shares="axis")
-def concat(*data, dim=Parsed("integer"), axis=1):
-    return data[0].Concat(*data[1:], axis=axis if dim is None else dim)
+def concat(*data, dim=Parsed("integer"), axis=Parsed("integer", 1)):
+    axis = axis if dim is None else dim
+    first, *others = data if axis is not None else (each.reshape(-1) for each in data)
+    return first.Concat(*others, axis=axis or 0)
 
 
 @mxnet("stack _npi_stack")
@@ -492,9 +523,12 @@ def slice_axis(data, *, axis, begin, end=Parsed("integer")):
 
 @mxnet("slice_like")
 def slice_like(data, shape_like, *, axes=()):
-    axes = axes or range(data.require_rank("attribute axes=()"))
-    ends = shape_like.sizes.Gather(axes, axis=0)
-    return data.Slice([0] * len(axes), ends, axes)
+    ends = shape_like.sizes
+    if not axes:
+        return data.Slice(ends.Mul([0]), ends)
+    if min(axes) < 0:  # counted from the last axis of data, which may have fewer axes
+        ends = ends.Slice([0], data.sizes.sizes, [0])
+    return data.Slice([0] * len(axes), ends.Gather(axes, axis=0), axes)
 
 
 @mxnet("reverse _npi_flip")
@@ -560,12 +594,23 @@ def arange(*, start=0.0, stop=Parsed("number"), step=1.0, repeat=1, dtype=Dtype(
         refuse(
             f"attributes {start=}, {stop=}, {step=}, {repeat=}: expected 0 to {_MOST:,} elements"
         )
+    if dtype.kind != "f":
+        start, step = int(start), int(step)  # MXNet converts them before it counts
     return op.constant(np.repeat(start + np.arange(count) * step, repeat).astype(dtype), "")
+
+
+@mxnet("_contrib_arange_like", repeat="1")
+def arange_like(data, *, start=0.0, step=1.0, axis=Parsed("integer")):
+    """Counts up along an axis of ``data``, or through all its elements, in the dtype of data."""
+    sizes = data.sizes if axis is None else data.size(axis)
+    numbers = bodies.count_up(sizes.ReduceProd(keepdims=0)).cast(data.dtype) * step + start
+    return numbers.Reshape(sizes)
 
 
 @mxnet("_np_cumsum")
 def cumsum(a, *, axis=Parsed("integer"), dtype=Dtype(none=None)):
     x, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
+    dtype = np.int64 if dtype is None and x.dtype.kind == "b" else dtype
     return (x if dtype is None else x.cast(dtype)).CumSum(axis)
 
 
@@ -629,9 +674,9 @@ def gather_nd(data, indices):
 
 @mxnet("tile")
 def tile(data, *, reps=()):
-    if (rank := data.require_rank("attribute reps")) != len(reps):
-        refuse(f"attribute reps={reps}: expected {rank} repeats, one per axis of the input")
-    return data.Tile(reps)
+    missing = len(reps) - data.require_rank("attribute reps")
+    data = data.unsqueeze(*range(missing)) if missing > 0 else data
+    return data.Tile([*[1] * -missing, *reps])
 
 
 @mxnet("repeat")
@@ -640,11 +685,11 @@ def repeat(data, *, repeats, axis=Parsed("integer")):
     axis.
     """
     x, axis = (data.reshape(-1), 0) if axis is None else (data, axis)
-    if axis < 0 or repeats < 0:
-        refuse(f"attributes repeats={repeats}, axis={axis}: expected 0 or more")
-    whole = x.sizes
-    before, after = whole.part(0, axis + 1), whole.part(axis + 1, LAST)
-    wide = x.unsqueeze(axis + 1).Expand(before.join([repeats], after))
+    if repeats < 1:
+        refuse(f"attribute repeats={repeats}: expected 1 or more")
+    whole, end = x.sizes, axis + 1 or LAST
+    before, after = whole.part(0, end), whole.part(end, LAST)
+    wide = x.unsqueeze(axis + (axis >= 0)).Expand(before.join([repeats], after))
     return wide.Reshape(whole.part(0, axis).join([-1], after))
 
 

@@ -65,7 +65,7 @@ ALIASES = pairs(
     _npx_layer_norm=LayerNorm _npx_leaky_relu=LeakyReLU _npx_log_softmax=log_softmax
     _npx_one_hot=one_hot _npx_pick=pick _npx_reshape_like=reshape_like _npx_rnn=RNN
     _npx_topk=topk _npi_argsort=argsort _npi_sort=sort cumsum=_np_cumsum
-    _npx_gather_nd=gather_nd _npi_gather_nd=gather_nd
+    _npx_gather_nd=gather_nd _npi_gather_nd=gather_nd _npx_arange_like=_contrib_arange_like
     _npx_sequence_mask=SequenceMask _npx_slice=slice _npx_softmax=softmax
     """
 )

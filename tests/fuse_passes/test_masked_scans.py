@@ -120,8 +120,9 @@ OTHERS: dict[str, tuple[tuple[Node, ...], tuple[str, ...], dict[str, Any]]] = {
             (*where("h_new", "h"), new_node("neg = Neg new"), *where("o_new", "o", "neg")),
             STATES,
         ),
+        ((new_node("two = Mul new new"), new_node("add = Add o two")), ("add", "new", "add")),
     ],
-    ids=["the state moves all the same", "another function behind the mask"],
+    ids=["the state moves all the same", "another function behind the mask", "read twice"],
 )
 def test_the_cell_is_a_layer_and_what_reads_it_a_scan(nodes: Any, results: Any) -> None:
     graph = scan_of(nodes, results)

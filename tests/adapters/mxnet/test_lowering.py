@@ -18,7 +18,7 @@ from onernn.adapters.common.lowering import swap_equation
 from onernn.adapters.mxnet.lower import lower
 from onernn.adapters.mxnet.read import Declared, match, parse_symbol
 from onernn.adapters.mxnet.table import RULES, find_rule
-from onernn.ir.errors import ModelFormatError
+from onernn.ir.errors import ModelFormatError, ShapeError
 from onernn.ir.graph import UNSUPPORTED
 from onernn.reorders import mxnet
 
@@ -94,7 +94,6 @@ REFUSED = {
     "attribute act_type='gelu': expected one of": [node("n = Activation x", act_type="gelu")],
     "attribute mode='always': expected 'training'": [node("n = Dropout x", mode="always")],
     "attribute dtype=bfloat16: expected one of bool,": [node("n = Cast x", dtype="bfloat16")],
-    "attribute use_length=True: expected False": [node("n = softmax x", use_length="True")],
     "parameters 'x' is computed at run time": [
         node("n = RNN x x x", mode="gru", state_size="2", num_layers="1")
     ],
@@ -117,6 +116,16 @@ REFUSED = {
     "input weight: expected 3 on axis 0 and the kernel (2,) from axis 2 on, got (3, 4)": [
         node("n = Convolution x w", kernel="(2,)", num_filter="3", no_bias="1")
     ],
+    "attribute layout='NHWC': expected one of": [
+        node("n = Pooling x", global_pool="True", layout="NHWC")
+    ],
+    "attribute mode='any': expected 'clip', 'wrap' or 'raise'": [node("n = take w x", mode="any")],
+    "input length is missing": [node("n = softmax w", use_length="True")],
+    "attribute scalar=0.5: expected 0 or 1": [
+        node("b = Cast x", dtype="bool"),
+        node("n = _npi_greater_scalar b", scalar="0.5", is_int="False"),
+    ],
+    "attribute repeats=0: expected 1 or more": [node("n = repeat x", repeats="0", axis="0")],
     "attribute kernel=(): expected one to three sizes": [node("n = Pooling x")],
     "attribute stride=(2,): expected 2 values": [
         node("n = Pooling x", kernel="(2, 2)", stride="(2,)")
@@ -284,6 +293,28 @@ def test_indices_may_come_in_any_dtype() -> None:
     for dtype in (np.int32, np.int64, np.float32, np.uint8):
         (out,) = reference(graph, {"x": np.array([2, 0], dtype)}).values()
         assert out[:, 0].tolist() == [8, 0]
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_an_index_out_of_range_stops_a_run_in_mode_raise(index: int) -> None:
+    graph = lower(symbol(X, W, node("t = take w x", mode="raise")), WEIGHT)
+    with pytest.raises(ShapeError, match=rf"index {index}: expected an index in \[0, 3\)"):
+        reference(graph, {"x": np.array([index])})
+
+
+@pytest.mark.parametrize("narrow", ["False", "True"])
+@pytest.mark.parametrize("second", ["float16", "float32"])
+def test_amp_multicast_gives_floats_one_dtype(narrow: str, second: str) -> None:
+    """MXNet 1.9.1 on CPU cannot run it on float16."""
+    nodes = [X, node("a = Cast x", dtype="float16"), node("b = Cast x", dtype=second)]
+    nodes.append(node("m = amp_multicast a b", num_outputs="2", cast_narrow=narrow))
+    graph = lower(symbol(*nodes, heads=[[3, 0, 0], [3, 1, 0]]), {})
+    x = np.array([1 / 3, 2], np.float32)
+    half, other = reference(graph, {"x": x}).values()
+    dtype = np.float16 if second == "float16" or narrow == "True" else np.float32
+    assert half.dtype == other.dtype == dtype
+    assert_array_equal(half, x.astype(np.float16))
+    assert_array_equal(other, x.astype(dtype))
 
 
 def test_two_nodes_of_one_name_and_an_output_twice_keep_apart() -> None:
