@@ -98,8 +98,12 @@ def declare_outputs(onnx: Any, model: Any) -> None:
     ONNX Runtime cannot infer the types of outputs of onernn's operators. It infers all other types.
     """
     typed = without_values(model)
+    named = {dim.dim_param for dim in _sizes(typed)}
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime reports the error
         typed = onnx.shape_inference.infer_shapes(typed)
+    for dim in _sizes(typed):
+        if dim.dim_param not in named:  # onnx made up the name
+            dim.ClearField("dim_param")
     for graph, inferred in zip(graphs(model.graph), graphs(typed.graph), strict=True):
         names = {name for node in graph.node if is_recurrent(node) for name in node.output}
         known = {value.name for value in (*graph.value_info, *graph.output)}
@@ -107,6 +111,13 @@ def declare_outputs(onnx: Any, model: Any) -> None:
         for output, value in zip(graph.output, inferred.output, strict=True):
             if output.name in names:
                 output.CopyFrom(value)
+
+
+def _sizes(model: Any) -> Iterator[Any]:
+    """Yields the sizes that a ModelProto declares, as messages."""
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield from value.type.tensor_type.shape.dim
 
 
 class _Scope(NamedTuple):

@@ -99,6 +99,14 @@ def test_a_model_tells_and_runs_what_it_does_in_onnx_runtime(file: Path, whole: 
         assert_equal(mine.run(names, feed), theirs.run(names, feed))
 
 
+@WHOLE
+def test_open_sizes_of_outputs_are_none_as_in_onnx_runtime(whole: bool) -> None:
+    proto = onnx_models.gru_layer(hidden=8)
+    session = InferenceSession(proto.SerializeToString(), quiet(), ON_CPU, whole=whole)
+    (mine,), (theirs,) = session.get_outputs(), onnx_models.session_of(proto).get_outputs()
+    assert session.replaced and mine.shape == theirs.shape == [None, 1, None, 8]
+
+
 def _errors(file: Path) -> Iterator[tuple[str, Any]]:
     (file.parent / "text.onnx").write_text("no model")
     yield "no file", lambda kind: kind(str(file.parent / "absent.onnx"))
