@@ -258,8 +258,14 @@ class _Lowering:
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]
     ) -> Results:
+        references = {v.name for v in op.attributes.values() if isinstance(v, Reference)}
+        if unknown := sorted(references - set(scope.arguments)):
+            raise UnsupportedError(
+                f"its attributes refer to {unknown}: expected attributes of the function around it,"
+                f" which has {sorted(scope.arguments)}"
+            )
         attributes = {
-            k: scope.arguments.get(v.name) if isinstance(v, Reference) else v
+            k: scope.arguments[v.name] if isinstance(v, Reference) else v
             for k, v in op.attributes.items()
         }
         present = {k: v for k, v in attributes.items() if v is not None}

@@ -232,8 +232,8 @@ class Replacement:
         Raises an `OnernnError` if the node is not one layer that onernn can run.
         """
         helper = self._onnx.helper
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if attributes.get("clip") == 0:
+        attributes = {each.name: each for each in node.attribute}
+        if "clip" in attributes and not attributes["clip"].f:
             raise UnsupportedError("attribute clip=0: expected more than 0, or no attribute")
         parameters = [node.input[at] for at in PARAMETERS if at < len(node.input)]
         sources = [scope.messages[at] for at in scope.native.sources(parameters, _MAKERS)]
@@ -264,7 +264,7 @@ class Replacement:
         if len(layers) != 1:
             raise UnsupportedError("its directions have different activations: expected the same")
         half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
-        return layers[0], bool(attributes.get("layout", 0)), half
+        return layers[0], "layout" in attributes and bool(attributes["layout"].i), half
 
     def _array(self, tensor: Any) -> Array:
         self._external.budget.allow(2 * tensor.ByteSize())

@@ -580,6 +580,15 @@ def _slice(op: OnnxOperator) -> Results:
     return op.emit("Slice", x, *inputs)
 
 
+@RULES("Expand Unsqueeze")
+def _expand(op: OnnxOperator) -> Results:
+    """Takes one size or axis without a list as a list, like ONNX Runtime."""
+    x, sizes = _values(op, OPERATORS[op.at.type])
+    if op.builder.type_of(sizes).rank == 0:
+        sizes = op.emit("Reshape", sizes, [-1])
+    return op.emit(op.at.type, x, sizes)
+
+
 @RULES("Split")
 def _split(op: OnnxOperator) -> Results:
     op.only(num_outputs=len(op.outputs))

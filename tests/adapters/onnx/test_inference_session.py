@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from support import onnx_models
-from support.onnx_models import parsed, quiet
+from support.onnx_models import parameters, parsed, quiet
 
 from onernn import plugins_disabled
 from onernn.adapters.onnx import InferenceSession
@@ -122,6 +122,11 @@ def _errors(file: Path) -> Iterator[tuple[str, Any]]:
         ("no output", ["z"], FEED),
     ):
         yield what, lambda kind, names=names, feed=feed: kind(file).run(names, feed)
+    layer = "GRU <hidden_size: int = @units>"
+    outside = parsed(
+        f"(float[T, N, 8] x) => (y) {{ y = {layer} (x, W, R) }}", parameters("GRU", 8, 8)
+    )
+    yield "a function's attribute", lambda kind: kind(outside.SerializeToString())
     apart = save_apart(file.parent / "apart.onnx")
     (file.parent / "m.data").unlink()
     yield "no data beside it", lambda kind: kind(apart)
