@@ -355,7 +355,7 @@ def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Arr
 # ONNX's saved models, read with protobuf and NumPy, without the onnx package.
 
 IR_VERSIONS = range(3, 15)
-OPSETS = range(7, 28)
+OPSETS = range(7, 29)
 """The opsets that onernn reads. A later opset may change what an operator computes."""
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""
