@@ -269,8 +269,10 @@ class _Lowering:
             for k, v in op.attributes.items()
         }
         present = {k: v for k, v in attributes.items() if v is not None}
-        is_function = (op.domain, op.type, op.overload) in self.model.functions
         own = rule_for(op.domain, op.type)
+        # ONNX Runtime uses its own operator if a function of the model has the same name.
+        is_function = (op.domain, op.type, op.overload) in self.model.functions
+        is_function &= own is None or bool(op.overload)
         names = (f"{op.domain or 'ai.onnx'}::{op.type}", op.type)
         callers = find_caller(scope.builder.rules, names, is_function or own is not None)
         if is_function and callers is None:

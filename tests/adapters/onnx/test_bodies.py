@@ -237,6 +237,13 @@ def test_functions_of_the_model_are_what_their_bodies_compute() -> None:
     check(with_functions(text, SLOPE, outer), {"X": X, "c": np.array(True)})
 
 
+def test_an_operator_of_onnx_runtime_is_no_function_of_the_model() -> None:
+    text = '<domain: "com.microsoft", opset_import: ["" : 17]> Gelu (a) => (b) { b = Neg (a) }'
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    nodes = "(float[6, 3, 4] X) => (y) { y = com.microsoft.Gelu (X) }"
+    check(parsed(nodes, opsets=opsets, functions=[parser.parse_function(text)]), {"X": X})
+
+
 def refused(reason: str, text: str, *functions: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         Session(read(with_functions(text, *functions)))
