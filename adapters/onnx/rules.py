@@ -43,7 +43,14 @@ _FAR = 2**31 - 1
 
 @onnx("If")
 def conditional(condition, *, op):
-    bodies = op.body("then_branch"), op.body("else_branch")
+    branches = [op.subgraph(name) for name in ("then_branch", "else_branch")]
+    for one, other in (branches, branches[::-1]):
+        if twice := sorted(one.native.local & other.native.outer_reads):
+            refuse(
+                f"its branches: {twice} are values of one branch, and of the graph around the other"
+                " one: expected different names"
+            )
+    bodies = [op.body_of(branch) for branch in branches]
     counts = [len(graph.outputs) for graph, _ in bodies]
     if any(count != len(op.outputs) for count in counts):
         refuse(f"its branches: expected {len(op.outputs)} outputs each, got {counts}")

@@ -159,6 +159,20 @@ def test_a_branch_takes_what_is_outside_or_holds_a_branch(taken: bool) -> None:
             check(parsed(FORKING % ("y", fork(then, "y = Sub (X, one)")), WEIGHTS), feed)
 
 
+def test_an_outer_name_that_one_branch_gives_to_another_value_is_refused() -> None:
+    """ONNX Runtime takes the outer value in both branches."""
+    proto = parsed(
+        """(float[3] x, bool c) => (y) {
+        w = Neg (x)
+        y = If (c) <
+            then_branch = t () => (float[3] a) <float[3] w = {7, 2, 3}> { a = Mul (w, x) },
+            else_branch = e () => (float[3] b) { b = Add (w, x) }>
+        }"""
+    )
+    with pytest.raises(UnsupportedError, match=r"\['w'\] are values of one branch"):
+        Session(read(proto))
+
+
 def test_a_branch_may_be_a_constant() -> None:
     proto = parsed(FORKING % ("y", fork("y = Neg (X)", "y = Abs (X)")))
     fixed = proto.graph.node[0].attribute[1].g
