@@ -24,6 +24,7 @@ from onernn.adapters.common.native import NativeGraph, Part, weave
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import (
+    CLASH,
     MESSAGES,
     PARAMETERS,
     RECURRENT,
@@ -31,6 +32,7 @@ from onernn.adapters.onnx.read import (
     ExternalData,
     array_of,
     bodies,
+    clashes,
     dtype_of,
     graphs,
     names_in,
@@ -168,9 +170,14 @@ class Replacement:
         replaced.
         """
         native, messages = native_graph(graph), [*graph.initializer, *graph.node]
-        scope = _Scope(
-            [*outer.messages, *messages], NativeGraph((*outer.native.nodes, *native.nodes))
-        )
+        # The graph's own values hide outer values of the same names.
+        seen = [
+            (message, node)
+            for message, node in zip(outer.messages, outer.native.nodes, strict=True)
+            if not native.local & (node.writes | node.all_reads)
+        ]
+        seen += zip(messages, native.nodes, strict=True)
+        scope = _Scope([message for message, _ in seen], NativeGraph(node for _, node in seen))
         parts, constants = list[Part](), len(graph.initializer)
         for at, node in enumerate(graph.node, constants):
             if is_recurrent(node):
@@ -181,6 +188,8 @@ class Replacement:
                     self.refusals.append(Refusal(reason, describe(node)))
                     continue
                 parts.append(Part([at], new, [name for each in new for name in each.input]))
+            elif twice := clashes(native.nodes[at].bodies):
+                self.refusals.append(Refusal(f"{twice} are {CLASH}", describe(node)))
             elif any([self._rewrite(body, scope) for body in bodies(node)]):
                 parts.append(Part([at], [node], NativeGraph([native_node(node)]).outer_reads))
         if not parts:
@@ -276,22 +285,26 @@ class Replacement:
         """Returns whether a value consists of zeros in a computed shape, which exporters write for
         a missing initial state.
         """
-        grown, to_array = False, self._onnx.numpy_helper.to_array
+        grown = False
         for each, native in zip(
             reversed(scope.messages), reversed(scope.native.nodes), strict=True
         ):
             if name not in native.writes:
                 continue
             if not native.type:
-                here = not self._onnx.external_data_helper.uses_external_data(each)
-                return grown and here and name not in self._free and not to_array(each).any()
+                return grown and name not in self._free and self._has_zeros(each)
             if native.type == "ConstantOfShape" or native.type == "Constant" and grown:
-                return not any(a.HasField("t") and to_array(a.t).any() for a in each.attribute)
+                return all(a.HasField("t") and self._has_zeros(a.t) for a in each.attribute)
             if native.type not in _RESIZED and not is_view(native.type):
                 return False
             grown |= native.type == "Expand"
             name = each.input[0]
         return False
+
+    def _has_zeros(self, tensor: Any) -> bool:
+        """Returns whether the model file contains the tensor, and all elements are zero."""
+        external = self._onnx.external_data_helper.uses_external_data(tensor)
+        return not (external or self._onnx.numpy_helper.to_array(tensor).any())
 
 
 # The model that ONNX Runtime loads: onernn's nodes replace its recurrent nodes.
@@ -356,9 +369,9 @@ def rewritten(
         for each in tensors(model):
             if prod(each.dims) <= SMALL:  # the values may be sizes
                 fill(onnx, each, external)
+        result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
     except Exception as error:  # ONNX Runtime opens it or raises its own error
         return keep_unchanged(error)
-    result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
     return_freed_memory()  # serializing the model needs memory
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:

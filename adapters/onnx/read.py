@@ -149,6 +149,18 @@ def native_node(node: Any) -> NativeNode:
     return NativeNode(kind, reads, writes, tuple(map(native_graph, bodies(node))))
 
 
+CLASH = "values of one branch, and outer values in the other: expected different names"
+
+
+def clashes(bodies: Sequence[NativeGraph]) -> list[str]:
+    """Returns the names of values of one body that another body of the same node reads as outer
+    values. ONNX Runtime then passes the outer values to both bodies.
+    """
+    return sorted(
+        {name for own in bodies for other in bodies for name in own.local & other.outer_reads}
+    )
+
+
 def overridable(model: Any) -> set[str]:
     """Returns the names of the initializers that callers may override.
 

@@ -20,9 +20,11 @@ from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import (
     BFLOAT16,
     BFLOAT16_NOTE,
+    CLASH,
     Operator,
     Subgraph,
     Variable,
+    clashes,
     dtype_of,
 )
 from onernn.adapters.onnx.table import NO_SEQUENCE, RULES, OnnxOperator, Rule, onnx
@@ -44,12 +46,8 @@ _FAR = 2**31 - 1
 @onnx("If")
 def conditional(condition, *, op):
     branches = [op.subgraph(name) for name in ("then_branch", "else_branch")]
-    for one, other in (branches, branches[::-1]):
-        if twice := sorted(one.native.local & other.native.outer_reads):
-            refuse(
-                f"its branches: {twice} are values of one branch, and of the graph around the other"
-                " one: expected different names"
-            )
+    if twice := clashes([branch.native for branch in branches]):
+        refuse(f"its branches: {twice} are {CLASH}")
     bodies = [op.body_of(branch) for branch in branches]
     counts = [len(graph.outputs) for graph, _ in bodies]
     if any(count != len(op.outputs) for count in counts):
