@@ -69,9 +69,8 @@ def loop(M=None, cond=None, *initial, op):
     _check_body(body, outer, 2 + len(carried), 1 + len(carried))
     count = len(body.outputs) - 1
     bounds = [each.name if each else "" for each in (M, cond)]
-    results = op.emit_many(
-        "Loop", count, *bounds, *carried, *outer, body=body, carried=len(carried)
-    )
+    inputs, more = (*bounds, *carried, *outer), {"body": body, "carried": len(carried)}
+    results = op.emit_many("Loop", count, *inputs, **more) if count else ()
     for at in appended:
         op.builder.stacked.add(op.result_name(at))
     # The body's outputs in order: carried values, collected values, values appended to sequences.

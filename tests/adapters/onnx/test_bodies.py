@@ -106,6 +106,18 @@ def test_a_written_loop_collects_values_of_the_same_rank_without_a_turn(turns: i
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("turns", [0, 3])
+def test_a_loop_that_changes_nothing_returns_its_initial_values(turns: int) -> None:
+    proto = parsed(
+        """(float[6, 3, 4] X) => (y) {
+        y = Loop (turns, , X) <body = turn (int64 i, bool on, float[6, 3, 4] v) => (
+            bool again, float[6, 3, 4] same) { again = Identity (on) same = Identity (v) }>
+        }""",
+        {"turns": np.array(turns)},
+    )
+    check(proto, {"X": X})
+
+
 def test_a_loop_that_never_ends_is_ended() -> None:
     proto = parsed(
         """(bool going) => (seen) {
