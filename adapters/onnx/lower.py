@@ -258,13 +258,21 @@ class _Lowering:
     def _lower(
         self, scope: Scope, op: Operator, origin: NativeOp, declared: Mapping[str, Variable]
     ) -> Results:
+        references = {v.name for v in op.attributes.values() if isinstance(v, Reference)}
+        if unknown := sorted(references - set(scope.arguments)):
+            raise UnsupportedError(
+                f"its attributes refer to {unknown}: expected attributes of the function around it,"
+                f" which has {sorted(scope.arguments)}"
+            )
         attributes = {
-            k: scope.arguments.get(v.name) if isinstance(v, Reference) else v
+            k: scope.arguments[v.name] if isinstance(v, Reference) else v
             for k, v in op.attributes.items()
         }
         present = {k: v for k, v in attributes.items() if v is not None}
-        is_function = (op.domain, op.type, op.overload) in self.model.functions
         own = rule_for(op.domain, op.type)
+        # ONNX Runtime uses its own operator if a function of the model has the same name.
+        is_function = (op.domain, op.type, op.overload) in self.model.functions
+        is_function &= own is None or bool(op.overload)
         names = (f"{op.domain or 'ai.onnx'}::{op.type}", op.type)
         callers = find_caller(scope.builder.rules, names, is_function or own is not None)
         if is_function and callers is None:

@@ -24,6 +24,7 @@ from onernn.adapters.common.native import NativeGraph, Part, weave
 from onernn.adapters.common.plugins import DISABLED, plugins_enabled
 from onernn.adapters.onnx.lower import lower
 from onernn.adapters.onnx.read import (
+    CLASH,
     MESSAGES,
     PARAMETERS,
     RECURRENT,
@@ -31,6 +32,7 @@ from onernn.adapters.onnx.read import (
     ExternalData,
     array_of,
     bodies,
+    clashes,
     dtype_of,
     graphs,
     names_in,
@@ -98,8 +100,12 @@ def declare_outputs(onnx: Any, model: Any) -> None:
     ONNX Runtime cannot infer the types of outputs of onernn's operators. It infers all other types.
     """
     typed = without_values(model)
+    named = {dim.dim_param for dim in _sizes(typed)}
     with suppress(onnx.shape_inference.InferenceError):  # ONNX Runtime reports the error
         typed = onnx.shape_inference.infer_shapes(typed)
+    for dim in _sizes(typed):
+        if dim.dim_param not in named:  # onnx made up the name
+            dim.ClearField("dim_param")
     for graph, inferred in zip(graphs(model.graph), graphs(typed.graph), strict=True):
         names = {name for node in graph.node if is_recurrent(node) for name in node.output}
         known = {value.name for value in (*graph.value_info, *graph.output)}
@@ -107,6 +113,13 @@ def declare_outputs(onnx: Any, model: Any) -> None:
         for output, value in zip(graph.output, inferred.output, strict=True):
             if output.name in names:
                 output.CopyFrom(value)
+
+
+def _sizes(model: Any) -> Iterator[Any]:
+    """Yields the sizes that a ModelProto declares, as messages."""
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield from value.type.tensor_type.shape.dim
 
 
 class _Scope(NamedTuple):
@@ -157,9 +170,14 @@ class Replacement:
         replaced.
         """
         native, messages = native_graph(graph), [*graph.initializer, *graph.node]
-        scope = _Scope(
-            [*outer.messages, *messages], NativeGraph((*outer.native.nodes, *native.nodes))
-        )
+        # The graph's own values hide outer values of the same names.
+        seen = [
+            (message, node)
+            for message, node in zip(outer.messages, outer.native.nodes, strict=True)
+            if not native.local & (node.writes | node.all_reads)
+        ]
+        seen += zip(messages, native.nodes, strict=True)
+        scope = _Scope([message for message, _ in seen], NativeGraph(node for _, node in seen))
         parts, constants = list[Part](), len(graph.initializer)
         for at, node in enumerate(graph.node, constants):
             if is_recurrent(node):
@@ -170,6 +188,8 @@ class Replacement:
                     self.refusals.append(Refusal(reason, describe(node)))
                     continue
                 parts.append(Part([at], new, [name for each in new for name in each.input]))
+            elif twice := clashes(native.nodes[at].bodies):
+                self.refusals.append(Refusal(f"{twice} are {CLASH}", describe(node)))
             elif any([self._rewrite(body, scope) for body in bodies(node)]):
                 parts.append(Part([at], [node], NativeGraph([native_node(node)]).outer_reads))
         if not parts:
@@ -221,8 +241,8 @@ class Replacement:
         Raises an `OnernnError` if the node is not one layer that onernn can run.
         """
         helper = self._onnx.helper
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if attributes.get("clip") == 0:
+        attributes = {each.name: each for each in node.attribute}
+        if "clip" in attributes and not attributes["clip"].f:
             raise UnsupportedError("attribute clip=0: expected more than 0, or no attribute")
         parameters = [node.input[at] for at in PARAMETERS if at < len(node.input)]
         sources = [scope.messages[at] for at in scope.native.sources(parameters, _MAKERS)]
@@ -253,7 +273,7 @@ class Replacement:
         if len(layers) != 1:
             raise UnsupportedError("its directions have different activations: expected the same")
         half = any(each.op == "Cast" and each.attributes["to"] == "float16" for each in nodes)
-        return layers[0], bool(attributes.get("layout", 0)), half
+        return layers[0], "layout" in attributes and bool(attributes["layout"].i), half
 
     def _array(self, tensor: Any) -> Array:
         self._external.budget.allow(tensor.ByteSize())
@@ -265,22 +285,26 @@ class Replacement:
         """Returns whether a value consists of zeros in a computed shape, which exporters write for
         a missing initial state.
         """
-        grown, to_array = False, self._onnx.numpy_helper.to_array
+        grown = False
         for each, native in zip(
             reversed(scope.messages), reversed(scope.native.nodes), strict=True
         ):
             if name not in native.writes:
                 continue
             if not native.type:
-                here = not self._onnx.external_data_helper.uses_external_data(each)
-                return grown and here and name not in self._free and not to_array(each).any()
+                return grown and name not in self._free and self._has_zeros(each)
             if native.type == "ConstantOfShape" or native.type == "Constant" and grown:
-                return not any(a.HasField("t") and to_array(a.t).any() for a in each.attribute)
+                return all(a.HasField("t") and self._has_zeros(a.t) for a in each.attribute)
             if native.type not in _RESIZED and not is_view(native.type):
                 return False
             grown |= native.type == "Expand"
             name = each.input[0]
         return False
+
+    def _has_zeros(self, tensor: Any) -> bool:
+        """Returns whether the model file contains the tensor, and all elements are zero."""
+        external = self._onnx.external_data_helper.uses_external_data(tensor)
+        return not (external or self._onnx.numpy_helper.to_array(tensor).any())
 
 
 # The model that ONNX Runtime loads: onernn's nodes replace its recurrent nodes.
@@ -345,9 +369,9 @@ def rewritten(
         for each in tensors(model):
             if prod(each.dims) <= SMALL:  # the values may be sizes
                 fill(onnx, each, external)
+        result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
     except Exception as error:  # ONNX Runtime opens it or raises its own error
         return keep_unchanged(error)
-    result = Replacement(onnx, model, external, partial(layers.add, dtype=dtype))
     return_freed_memory()  # serializing the model needs memory
     lines, refusals = tuple(result.lines), tuple(result.refusals)
     if not lines:

@@ -149,6 +149,18 @@ def native_node(node: Any) -> NativeNode:
     return NativeNode(kind, reads, writes, tuple(map(native_graph, bodies(node))))
 
 
+CLASH = "values of one branch, and outer values in the other: expected different names"
+
+
+def clashes(bodies: Sequence[NativeGraph]) -> list[str]:
+    """Returns the names of values of one body that another body of the same node reads as outer
+    values. ONNX Runtime then passes the outer values to both bodies.
+    """
+    return sorted(
+        {name for own in bodies for other in bodies for name in own.local & other.outer_reads}
+    )
+
+
 def overridable(model: Any) -> set[str]:
     """Returns the names of the initializers that callers may override.
 
@@ -355,7 +367,7 @@ def _from_numbers(numbers: Any, kind: str, budget: FileBudget, what: str) -> Arr
 # ONNX's saved models, read with protobuf and NumPy, without the onnx package.
 
 IR_VERSIONS = range(3, 15)
-OPSETS = range(7, 28)
+OPSETS = range(7, 29)
 """The opsets that onernn reads. A later opset may change what an operator computes."""
 _NAMELESS = ("", "?", "*", "-1", "None")
 """The texts that writers use instead of a name for an unknown size."""

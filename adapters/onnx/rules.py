@@ -20,9 +20,11 @@ from onernn.adapters.onnx.microsoft import CLIP_OF_ZERO, DOMAIN
 from onernn.adapters.onnx.read import (
     BFLOAT16,
     BFLOAT16_NOTE,
+    CLASH,
     Operator,
     Subgraph,
     Variable,
+    clashes,
     dtype_of,
 )
 from onernn.adapters.onnx.table import NO_SEQUENCE, RULES, OnnxOperator, Rule, onnx
@@ -43,7 +45,10 @@ _FAR = 2**31 - 1
 
 @onnx("If")
 def conditional(condition, *, op):
-    bodies = op.body("then_branch"), op.body("else_branch")
+    branches = [op.subgraph(name) for name in ("then_branch", "else_branch")]
+    if twice := clashes([branch.native for branch in branches]):
+        refuse(f"its branches: {twice} are {CLASH}")
+    bodies = [op.body_of(branch) for branch in branches]
     counts = [len(graph.outputs) for graph, _ in bodies]
     if any(count != len(op.outputs) for count in counts):
         refuse(f"its branches: expected {len(op.outputs)} outputs each, got {counts}")
@@ -64,9 +69,8 @@ def loop(M=None, cond=None, *initial, op):
     _check_body(body, outer, 2 + len(carried), 1 + len(carried))
     count = len(body.outputs) - 1
     bounds = [each.name if each else "" for each in (M, cond)]
-    results = op.emit_many(
-        "Loop", count, *bounds, *carried, *outer, body=body, carried=len(carried)
-    )
+    inputs, more = (*bounds, *carried, *outer), {"body": body, "carried": len(carried)}
+    results = op.emit_many("Loop", count, *inputs, **more) if count else ()
     for at in appended:
         op.builder.stacked.add(op.result_name(at))
     # The body's outputs in order: carried values, collected values, values appended to sequences.
@@ -578,6 +582,15 @@ def _slice(op: OnnxOperator) -> Results:
         if cuts and len(cuts) < count:
             inputs = [op.ints(*each) for each in zip(*cuts, strict=True)]
     return op.emit("Slice", x, *inputs)
+
+
+@RULES("Expand Unsqueeze")
+def _expand(op: OnnxOperator) -> Results:
+    """Takes one size or axis without a list as a list, like ONNX Runtime."""
+    x, sizes = _values(op, OPERATORS[op.at.type])
+    if op.builder.type_of(sizes).rank == 0:
+        sizes = op.emit("Reshape", sizes, [-1])
+    return op.emit(op.at.type, x, sizes)
 
 
 @RULES("Split")

@@ -106,6 +106,18 @@ def test_a_written_loop_collects_values_of_the_same_rank_without_a_turn(turns: i
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("turns", [0, 3])
+def test_a_loop_that_changes_nothing_returns_its_initial_values(turns: int) -> None:
+    proto = parsed(
+        """(float[6, 3, 4] X) => (y) {
+        y = Loop (turns, , X) <body = turn (int64 i, bool on, float[6, 3, 4] v) => (
+            bool again, float[6, 3, 4] same) { again = Identity (on) same = Identity (v) }>
+        }""",
+        {"turns": np.array(turns)},
+    )
+    check(proto, {"X": X})
+
+
 def test_a_loop_that_never_ends_is_ended() -> None:
     proto = parsed(
         """(bool going) => (seen) {
@@ -157,6 +169,20 @@ def test_a_branch_takes_what_is_outside_or_holds_a_branch(taken: bool) -> None:
         feed = {"X": X, "c": np.array(taken), "d": np.array(d)}
         for then in ("y = Add (X, X)", inner):
             check(parsed(FORKING % ("y", fork(then, "y = Sub (X, one)")), WEIGHTS), feed)
+
+
+def test_an_outer_name_that_one_branch_gives_to_another_value_is_refused() -> None:
+    """ONNX Runtime takes the outer value in both branches."""
+    proto = parsed(
+        """(float[3] x, bool c) => (y) {
+        w = Neg (x)
+        y = If (c) <
+            then_branch = t () => (float[3] a) <float[3] w = {7, 2, 3}> { a = Mul (w, x) },
+            else_branch = e () => (float[3] b) { b = Add (w, x) }>
+        }"""
+    )
+    with pytest.raises(UnsupportedError, match=r"\['w'\] are values of one branch"):
+        Session(read(proto))
 
 
 def test_a_branch_may_be_a_constant() -> None:
@@ -235,6 +261,13 @@ def test_functions_of_the_model_are_what_their_bodies_compute() -> None:
     outer = "Outer (in) => (out) { mid = own.Slope <alpha = 0.5> (in) out = Add (mid, in) }"
     text = "y = own.Outer (X) z = own.Slope <alpha = 0.25> (y)"
     check(with_functions(text, SLOPE, outer), {"X": X, "c": np.array(True)})
+
+
+def test_an_operator_of_onnx_runtime_is_no_function_of_the_model() -> None:
+    text = '<domain: "com.microsoft", opset_import: ["" : 17]> Gelu (a) => (b) { b = Neg (a) }'
+    opsets = [helper.make_opsetid("com.microsoft", 1)]
+    nodes = "(float[6, 3, 4] X) => (y) { y = com.microsoft.Gelu (X) }"
+    check(parsed(nodes, opsets=opsets, functions=[parser.parse_function(text)]), {"X": X})
 
 
 def refused(reason: str, text: str, *functions: str) -> None:

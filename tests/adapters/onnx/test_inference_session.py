@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from support import onnx_models
-from support.onnx_models import parsed, quiet
+from support.onnx_models import parameters, parsed, quiet
 
 from onernn import plugins_disabled
 from onernn.adapters.onnx import InferenceSession
@@ -99,6 +99,14 @@ def test_a_model_tells_and_runs_what_it_does_in_onnx_runtime(file: Path, whole: 
         assert_equal(mine.run(names, feed), theirs.run(names, feed))
 
 
+@WHOLE
+def test_open_sizes_of_outputs_are_none_as_in_onnx_runtime(whole: bool) -> None:
+    proto = onnx_models.gru_layer(hidden=8)
+    session = InferenceSession(proto.SerializeToString(), quiet(), ON_CPU, whole=whole)
+    (mine,), (theirs,) = session.get_outputs(), onnx_models.session_of(proto).get_outputs()
+    assert session.replaced and mine.shape == theirs.shape == [None, 1, None, 8]
+
+
 def _errors(file: Path) -> Iterator[tuple[str, Any]]:
     (file.parent / "text.onnx").write_text("no model")
     yield "no file", lambda kind: kind(str(file.parent / "absent.onnx"))
@@ -114,6 +122,11 @@ def _errors(file: Path) -> Iterator[tuple[str, Any]]:
         ("no output", ["z"], FEED),
     ):
         yield what, lambda kind, names=names, feed=feed: kind(file).run(names, feed)
+    layer = "GRU <hidden_size: int = @units>"
+    outside = parsed(
+        f"(float[T, N, 8] x) => (y) {{ y = {layer} (x, W, R) }}", parameters("GRU", 8, 8)
+    )
+    yield "a function's attribute", lambda kind: kind(outside.SerializeToString())
     apart = save_apart(file.parent / "apart.onnx")
     (file.parent / "m.data").unlink()
     yield "no data beside it", lambda kind: kind(apart)

@@ -270,12 +270,17 @@ def test_any_pools_of_onnx_runtime_give_the_same_bits(mode: str) -> None:
                 np.testing.assert_array_equal(mine, one)
 
 
-def exported(value: float, expanded: bool) -> onnx.ModelProto:
+NUMBER = "<value = float[1] {{{}}}>"
+STATES = {
+    "ConstantOfShape": f"wide = ConstantOfShape {NUMBER} (shape)",
+    "Expand": f"one = Constant {NUMBER} () wide = Expand (one, shape)",
+    "a float": "one = Constant <value_float: float = {}> () wide = Expand (one, shape)",
+}
+
+
+def exported(value: float, form: str) -> onnx.ModelProto:
     """An initial state of one number in a size that is computed, as PyTorch exports it."""
-    number = f"<value = float[1] {{{value}}}>"
-    state = f"wide = ConstantOfShape {number} (shape)"
-    if expanded:
-        state = f"one = Constant {number} () wide = Expand (one, shape)"
+    state = STATES[form].format(value)
     text = f"""(float[?, ?, 5] x) => (y) {{
         sizes = Shape (x)
         count = Gather (sizes, one)
@@ -287,15 +292,32 @@ def exported(value: float, expanded: bool) -> onnx.ModelProto:
     return parsed(text, small(CONSTANTS, "W2", "R2", "one") | {"three": np.array([3])})
 
 
-@pytest.mark.parametrize("expanded", [False, True], ids=["ConstantOfShape", "Expand"])
+@pytest.mark.parametrize("form", STATES)
 @pytest.mark.parametrize("value", [0.0, 0.5])
-def test_states_that_are_zeros_are_not_made(value: float, expanded: bool) -> None:
-    model = exported(value, expanded)
+def test_states_that_are_zeros_are_not_made(value: float, form: str) -> None:
+    model = exported(value, form)
     feeds = ({"x": uniform(4, count, 5)} for count in (1, 3))
     session = live(model, *feeds)
     kinds = [node.op_type for node in onnx.load_from_string(session._model_bytes).graph.node]
-    assert (kinds == ["Layer"]) == (value == 0) and "Layer" in kinds
+    left_out = value == 0 and form != "a float"
+    assert (kinds == ["Layer"]) == left_out and "Layer" in kinds
     assert len(model.graph.node) > 5  # what was given stays as it was
+
+
+@pytest.mark.parametrize("state, weights", [("h", "W2"), ("zeros", "w")], ids=["weights", "state"])
+def test_an_input_of_a_body_hides_an_outer_constant_of_its_name(state: str, weights: str) -> None:
+    model = parsed(
+        f"""(float[4, 5, 2, 5] xs, float[4, 1, 9, 5] ws, float[1, 2, 3] first) => (last, all) {{
+        zeros = Expand (zero, shape)
+        last, all = Scan <num_scan_inputs = 2, body = step (
+            float[1, 2, 3] {state}, float[5, 2, 5] x, float[1, 9, 5] {weights}
+        ) => (float[1, 2, 3] after, float[5, 1, 2, 3] y) {{
+            y, after = GRU <hidden_size = 3> (x, W2, R2, , , {state})
+        }}> (first, xs, ws)
+        }}""",
+        small(CONSTANTS, "W2", "R2") | {"zero": np.float32([0]), "shape": np.array([1, 2, 3])},
+    )
+    live(model, {"xs": uniform(4, 5, 2, 5), "ws": uniform(4, 1, 9, 5), "first": uniform(1, 2, 3)})
 
 
 def test_exported_models_give_the_recorded_outputs() -> None:

@@ -143,6 +143,7 @@ REFUSED = {
     'y = Concat <axis = "1"> (x, x)': "attribute axis",
     "y = Transpose <perm = 0> (x)": "attribute perm",
     "y = Elu <alpha = [1.0]> (x)": "attribute alpha",
+    "y = Elu <alpha: float = @slope> (x)": r"refer to \['slope'\]",
     'y = Constant <value: string = "text"> ()': "attribute value",
 }
 

@@ -210,6 +210,11 @@ def test_what_is_written_is_what_was_read(text: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.parametrize("text", ["Unsqueeze (x, axis)", "Expand (axis0, step)"])
+def test_one_number_is_a_list_where_onnx_runtime_takes_it(text: str) -> None:
+    check(*case(f"y = {text}"))
+
+
 @pytest.mark.parametrize("text", ["<axes = [0]> (one)", "(one, axis0)", "(one)"])
 def test_squeeze_takes_axes_in_both_forms_and_none(text: str) -> None:
     check(*case(f"y = Squeeze {text}", 7 if "axes" in text else 13))
