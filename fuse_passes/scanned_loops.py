@@ -77,7 +77,8 @@ def scan_loops(graph: Graph, node: Node) -> Graph | str | None:
     number = to.emit("Squeeze", turns, first)
     for at, name in enumerate(node.outputs[: loop.count]):
         if name and at not in states:  # a counter of the iterations
-            to.emit("CastLike", number, node.inputs[2 + at], output=name)
+            begin = node.inputs[2 + at]  # its shape is () or (1,)
+            to.emit("CastLike", turns if graph.types[begin].rank else number, begin, output=name)
     return to.splice(node)
 
 

@@ -94,6 +94,7 @@ ROWS = (
     Row("isnan_v2", "IsNaN", keeps_lod=False, pir="isnan"),
     Row("logical_not", "Not"),
     Row("assign", "Identity"),
+    Row("share_data", "Identity", keeps_lod=False),
     Row("softplus", "Softplus", written={"beta": 1.0, "threshold": 20.0}),
     Row(
         "leaky_relu",

@@ -11,6 +11,7 @@ import numpy as np
 from onernn.adapters.common.bodies import count_up, remainder
 from onernn.adapters.common.bodies import stack as stack_values
 from onernn.adapters.common.signatures import OneOf, refuse
+from onernn.adapters.paddle.read import VERSIONS
 from onernn.adapters.paddle.rules import check_floats, check_threshold
 from onernn.adapters.paddle.table import (
     STALE_LOD,
@@ -267,11 +268,19 @@ _TENSORS: dict[str, Any] = {
 
 
 @paddle("strided_slice", decrease_axis=(), **_TENSORS)
-def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags=()):
-    if min(strides, default=1) < 1:
+def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags=(), op):
+    """Returns a slice. The only stride below 1 is that of ``x[::-1]``, whose end Paddle 2 saves as
+    -1.
+    """
+    back = (_ALL, -1 if 2_000_000 <= op.version < 3_000_000 else -_ALL - 1, -1)
+    cuts = [*zip(starts, ends, axes, strides, strict=True)]
+    turned = [axis for start, end, axis, stride in cuts if (start, end, stride) == back]
+    rest = [cut for cut in cuts if cut[2] not in turned]
+    if min((cut[3] for cut in rest), default=1) < 1:
         refuse(f"attribute strides={strides}: expected 1 or more")
     _keep_rows(Input, f"{axes=}", rows_change=0 in axes)
-    return Input.Slice(starts, ends, axes, strides)
+    out = Input.flip(*turned) if turned else Input
+    return out.Slice(*map(list, zip(*rest, strict=True))) if rest else out
 
 
 @paddle("set_value")
@@ -416,7 +425,7 @@ def _counts_from_zero(op: Any) -> bool:
     """Returns whether negative indices are invalid, which is the rule of Paddle 2. Paddle 2.6
     raises an error for them, except in take_along_axis, which reads the memory before a row.
     """
-    return op.version < 3_000_000
+    return op.version < 3_000_000 and op.version not in VERSIONS  # of PIR, Paddle 3's format
 
 
 @dygraph("index_select")

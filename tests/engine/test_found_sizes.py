@@ -127,6 +127,20 @@ def test_lengths_that_a_mask_counts_never_exceed_its_steps() -> None:
     assert str(most) == "x_1"
 
 
+def test_inferring_ends_if_a_size_turns_out_to_be_one_after_an_integer_was_read() -> None:
+    nodes = new_nodes("""
+        lengths = SequenceLengths x
+        padded = Reshape w shape
+        y = SequenceUnpad padded lengths
+        last = SequencePool x kind='last'
+        both = Concat last h axis=1
+    """)
+    inputs = {"x": [None, 2], "h": (None, 2), "w": (None,), "shape": ("int64", 3)}
+    feed: dict[str, Any] = {"x": Ragged.from_lengths(np.ones((3, 2), np.float32), [3])}
+    feed |= {"h": np.ones((1, 2), np.float32), "w": np.arange(6, dtype=np.float32)}
+    agrees(as_it_is(small(nodes, inputs, "both y")), {**feed, "shape": np.array([1, 3, 2])}, rtol=0)
+
+
 PADDED = {
     "SequencePad": new_node("y = SequencePad words"),
     "SequencePad time first": new_node("y = SequencePad words", time_major=1),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paddle
 import pytest
 from tests.frameworks.paddle_graphs import (
     LODS,
@@ -34,6 +35,10 @@ CASES = {
         )
         for axis, step in ((0, 2), (1, 3))
     },
+    "all from the last": row(
+        "strided_slice", Input="x", axes=[1], starts=[2**31 - 1], strides=[-1], infer_flags=[1],
+        ends=[-1 if paddle.__version__ < "3" else -(2**31)],
+    ),
 }  # fmt: skip
 REFUSED = {
     "cumsum of all": "attribute flatten=True: Paddle keeps a LoD",

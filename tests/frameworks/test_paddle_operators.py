@@ -223,6 +223,7 @@ CASES = [
     *(over(name, positive=True) for name in ("log", "sqrt", "rsqrt", "reciprocal")),
     *(over(name) for name in ("assign", "sign", "silu", "softplus", "relu6", "elu", "erf")),
     *(over(name) for name in ("hard_sigmoid", "celu", "selu", "hard_swish", "thresholded_relu")),
+    over("share_data"),
     over("isnan_v2", gives="bool"),
     over("celu", alpha=0.3),
     over("selu", scale=0.7, alpha=1.2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,14 @@ SUMS = [new_node("s_out = Add e s_in"), new_node("y = Neg s_out")]
 
 def test_a_loop_over_all_steps_is_a_scan() -> None:
     assert "Scan" in kinds(loop(*SUMS), {"x": X, "m": X}, {"x": X[:2], "m": X})
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+def test_a_counter_after_the_loop_keeps_its_shape(shape: tuple[int, ...]) -> None:
+    graph = loop(new_node("s_out = Add one s_in"), new_node("y = Neg e"))
+    nodes = tuple(node for node in graph.nodes if "s" not in node.outputs)
+    graph = replace(graph, nodes=nodes, constants={**ONE, "s": np.zeros(shape, np.int64)})
+    assert "Scan" in kinds(graph, {"x": X, "m": X})
 
 
 @pytest.mark.parametrize("turns", ["fewer", "one"])

@@ -53,7 +53,8 @@ def add_found_sizes(program: Program) -> bool:
     found: dict[str, None] = {}
     traced: dict[str, list[str] | None] = {}
     for node in graph.nodes:
-        if not written.issuperset(filter(None, node.outputs)) and not program.has_no_step(node):
+        unwritten = not written.issuperset(filter(None, node.outputs))
+        if unwritten and node.op != "FoundSize" and not program.has_no_step(node):
             for name in filter(None, node.inputs):
                 if _describes(program, name):
                     found |= dict.fromkeys(_sources(program, name, traced) or ())

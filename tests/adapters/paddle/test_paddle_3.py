@@ -66,6 +66,24 @@ def test_what_is_not_exact_is_refused(reason: str) -> None:
     assert reason in refusal.reason
 
 
+@pytest.mark.parametrize("version, end", [(OF_2, -1), (OF_3, -(2**31))])
+def test_a_slice_from_the_last_element_to_the_first_is_read(version: int, end: int) -> None:
+    places = {"axes": (1,), "starts": (2**31 - 1,), "ends": (end,), "strides": (-1,)}
+    graph = model(version, op("strided_slice Input=x -> Out=y", **places))
+    np.testing.assert_array_equal(data_of(reference(graph, {"x": X})["y"]), X.data[:, ::-1])
+    other = OF_2 + OF_3 - version
+    assert find_unsupported(model(other, op("strided_slice Input=x -> Out=y", **places)))
+
+
+@pytest.mark.parametrize("version", [OF_3, 4], ids=["pdmodel", "pir"])
+def test_negative_indices_count_from_the_end_in_programs_of_paddle_3(version: int) -> None:
+    rows = {name: Variable(name, 7, "float32", (None, 4), 0, False) for name in "xy"}
+    select = op("index_select X=x Index=i -> Out=y", dim=0)
+    graph = program(select, parameters={"i": np.array([-1, 0])}, **rows)
+    (y,) = reference(lower(replace(graph, version=version)), {"x": X.data}).values()
+    np.testing.assert_array_equal(y, X.data[[-1, 0]])
+
+
 def test_an_fc_as_paddle_3_saves_it_is_a_product() -> None:
     graph = model(OF_3, op("fc Input=x W=w -> Out=y", in_num_col_dims=1, **FUSED))
     (y,) = reference(graph, {"x": X}).values()
