@@ -40,6 +40,7 @@ STORAGES = pairs(
     ByteStorage=uint8 CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64
     HalfStorage=float16 FloatStorage=float32 DoubleStorage=float64 BFloat16Storage=bfloat16
     BoolStorage=bool ComplexFloatStorage=complex64 ComplexDoubleStorage=complex128
+    UInt16Storage=uint16 UInt32Storage=uint32 UInt64Storage=uint64
     """
 )
 """The storage classes in pickles, and the dtype of each."""
@@ -88,12 +89,17 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A view of a storage; offset, sizes and strides count elements."""
+    """A view of a storage; offset, sizes and strides count elements.
+
+    ``changes``: "conj" if the tensor's elements are the conjugates of the stored ones, "neg" if
+    they have the opposite sign.
+    """
 
     storage: Storage
     offset: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+    changes: frozenset[Any] = frozenset()
 
 
 class Record:
@@ -122,8 +128,8 @@ _Function = Callable[..., Any]
 def _tensor(
     storage: Any, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], *rest: Any
 ) -> Tensor:
-    """Returns a tensor. ``rest``: requires_grad, hooks and, in version 3, the dtype and
-    metadata.
+    """Returns a tensor. ``rest``: requires_grad, hooks, in version 3 the dtype, and perhaps the
+    changes of a view.
     """
     typed = next((each for each in rest if isinstance(each, _Dtype)), None)
     if not isinstance(storage, Storage):
@@ -134,10 +140,12 @@ def _tensor(
     numbers = (offset, *sizes, *strides)  # no error shows these: a pickle may hold any type
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
         raise ValueError("expected sizes, strides and an offset of 0 or more of a tensor")
-    return Tensor(storage, offset, tuple(sizes), tuple(strides))
+    views = [each.items() for each in rest if isinstance(each, dict)]
+    changes = frozenset(change for view in views for change, holds in view if holds)
+    return Tensor(storage, offset, tuple(sizes), tuple(strides), changes)
 
 
-def _first(value: Any, *_: Any) -> Any:
+def _first(value: Any = None, *_: Any) -> Any:
     return value
 
 
@@ -146,15 +154,20 @@ _FUNCTIONS: dict[str, _Function] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
-    "torch._utils._rebuild_parameter": _first,
-    "torch._utils._rebuild_parameter_with_state": _first,
     "torch.Size": lambda sizes=(): tuple(sizes),
     "torch.device": lambda *_: "cpu",
-    "torch.jit._pickle.restore_type_tag": _first,
-    **{
-        f"torch.jit._pickle.build_{kind}list": _first
-        for kind in ("int", "double", "bool", "tensor")
-    },
+    "numpy.dtype": lambda *_: {},
+    **dict.fromkeys(
+        """
+        torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state
+        torch.jit._pickle.restore_type_tag torch.jit._pickle.build_intlist
+        torch.jit._pickle.build_doublelist torch.jit._pickle.build_boollist
+        torch.jit._pickle.build_tensorlist collections.Counter _codecs.encode
+        numpy.core.multiarray.scalar numpy._core.multiarray.scalar builtins.bytes __builtin__.bytes
+        builtins.bytearray __builtin__.bytearray builtins.complex __builtin__.complex
+        """.split(),
+        _first,
+    ),
     **dict.fromkeys(("builtins.set", "__builtin__.set"), lambda items=(): {*map(_key, items)}),
 }
 _NAMES: dict[str, Any] = {
@@ -166,10 +179,11 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Raises `TypeError` for a tuple: nested tuples may take forever to
+    """Returns a key of a dict. Raises `TypeError` for nested tuples, which may take forever to
     hash.
     """
-    if not isinstance(key, str | int | float | bytes | None):
+    parts = key if isinstance(key, tuple) else (key,)
+    if not all(isinstance(part, str | int | float | bytes | None) for part in parts):
         raise TypeError(f"key: expected a text or a number, got {type(key).__name__}")
     return key
 
@@ -224,6 +238,8 @@ def unpickle(
 
 
 _QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
+_TENSOR = re.compile(r"torch\.(\w+|(_utils|_tensor|serialization|nn\.parameter)\.\w+)")
+"""The names that belong to a tensor, not to a module."""
 
 
 def _advise(name: str, file: str, *, is_part: bool) -> str:
@@ -232,6 +248,11 @@ def _advise(name: str, file: str, *, is_part: bool) -> str:
             "it belongs to quantized layers: run torch.save(model.state_dict(), ...) before the"
             " model is quantized, or see the page PyTorch of the manual, 'Weights of quantized"
             " layers'; onernn quantize makes 8-bit layers of the float model"
+        )
+    if _TENSOR.fullmatch(name):
+        return (
+            "it belongs to a tensor that is not read: save a plain one in its place, such as"
+            " tensor.detach().to_dense(), or tensor.float() for float8"
         )
     part = "['state_dict']" if is_part else ".state_dict()"
     key = "; use the key of the state dict in this file" if is_part else ""
@@ -400,6 +421,7 @@ _OPERATIONS: dict[str, _Operation] = {
 # The zip archives of PyTorch: members are not compressed, and all are in one folder.
 
 _MOST_AXES = 32
+_CHANGES = {"conj": np.conjugate, "neg": np.negative}
 
 
 class Archive:
@@ -471,7 +493,7 @@ class Storages:
         """Returns a tensor as a read-only array: a view if it is contiguous. bfloat16 becomes
         float32.
         """
-        storage, offset, sizes, strides = tensor
+        storage, offset, sizes, strides, changes = tensor
         loading().take(ARRAY, what)
         flat = self._flat(storage, what)
         if count_of(sizes, _MOST_AXES) is None:
@@ -488,6 +510,11 @@ class Storages:
         if not view.flags.c_contiguous:
             loading().take(math.prod(sizes) * flat.itemsize, what)  # strides may be 0
             view = np.ascontiguousarray(view)
+        for change in changes:
+            if change not in _CHANGES or view.dtype.kind not in "fc":
+                raise self._error(what, f"{str(change)[:20]!r} of {view.dtype} is not supported")
+            loading().take(view.nbytes, what)
+            view = np.asarray(_CHANGES[change](view))
         return view
 
     def _flat(self, storage: Storage, what: str) -> Array:
@@ -607,7 +634,7 @@ def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
         data = read_all(raw, budget)
     if head.startswith(_OLD):
         return _old(data, file)
-    if b'"weight_map"' in head and not alone:
+    if b'"weight_map"' in head and head.lstrip().startswith(b"{") and not alone:
         return _read_parts(data, file)
     if file.suffix == ".safetensors" or head[8:9] == b"{":
         return _safetensors(data, file)
@@ -640,13 +667,19 @@ def read_archive(archive: Archive) -> dict[str, Array]:
         reason = "expected data.pkl in the archive, which PyTorch writes, it is missing"
         raise ModelFormatError(reason, archive.file)
     tree = unpickle(archive.read("data.pkl"), archive.file, "data.pkl", scripted=scripted).value
-    return _arrays(tree, Storages.of(archive))
+    arrays = _arrays(tree, Storages.of(archive))
+    if not arrays and "constants/0" in archive.names:
+        raise UnsupportedError(
+            f"{archive.file}: its tensors are constants of its code and have no names: save the"
+            " module before torch.jit.freeze"
+        )
+    return arrays
 
 
 def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
     if isinstance(tree, Mapping):
-        inner = [tree[name] for name in _STATES if isinstance(tree.get(name), Mapping)]
-        tree = inner[0] if inner else tree
+        inner = (tree[name] for name in _STATES if isinstance(tree.get(name), Mapping))
+        tree = next((each for each in inner if any(_tensors(each))), tree)
     arrays: dict[str, Array] = {}
     for name, tensor in _tensors(tree):
         if name in arrays:
@@ -672,8 +705,8 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
             continue
         seen.add(id(inside))
         items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
-        if isinstance(value, Record):  # skips _flat_weights, a copy of the weights
-            items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
+        if isinstance(value, Record):
+            items = [(key, each) for key, each in items if key != "_flat_weights"]  # copies
         if len(waiting) + len(items) > _MOST:
             raise UnsupportedError(f"pickle: expected at most {_MOST} values, got more")
         size = (_OBJECT + sys.getsizeof(name)) * len(items)
@@ -700,22 +733,23 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
         raise UnsupportedError(
             f"{file}: expected torch.save's protocol {_PROTOCOL} of a little-endian machine"
         )
-    types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
+    storages = {each.storage.key: each.storage for _, each in _tensors(tree)}
     held: dict[str, bytes] = {}
     for key in keys if isinstance(keys, list) else ():
-        if not isinstance(key, str) or types.get(key) not in DTYPES or key in held:
+        storage = storages.get(key) if isinstance(key, str) and key not in held else None
+        if storage is None or storage.dtype not in DTYPES:
             raise ModelFormatError("expected the storage of a tensor, each once", file, at)
         if len(data) - at < 8:
             raise ModelFormatError("expected the size of a storage, the file ends", file, at)
         count, at = struct.unpack_from("<q", data, at)[0], at + 8
-        size = count * DTYPES[types[key]].itemsize
-        if not 0 <= size <= len(data) - at:
-            reason = f"a storage of {count} elements: expected at most {len(data) - at} bytes"
-            raise ModelFormatError(reason, file, at)
+        size = storage.numbers * DTYPES[storage.dtype].itemsize
+        if count not in (storage.numbers, size) or size > len(data) - at:  # untyped: bytes
+            expected = f"expected {storage.numbers}, and {size} bytes of {len(data) - at}"
+            raise ModelFormatError(f"a storage of {count} elements: {expected}", file, at)
         loading().take(size, "a storage")
         held[key], at = data[at : at + size], at + size
-    if missing := types.keys() - held.keys():
-        reason = f"expected {len(types)} storages, {len(missing)} are missing"
+    if missing := storages.keys() - held.keys():
+        reason = f"expected {len(storages)} storages, {len(missing)} are missing"
         raise ModelFormatError(reason, file, at)
     return _arrays(tree, Storages(file, held.__getitem__))
 
