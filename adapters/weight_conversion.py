@@ -176,13 +176,7 @@ def _from_torch(layer: Any) -> PivotLayer:
     kind = _kind(layer, ("torch",), _TORCH)
     if not kind:
         modules = layer.named_modules() if hasattr(layer, "named_modules") else ()
-        inner = {
-            name: each
-            for name, each in modules
-            if _kind(each, ("torch",), _TORCH)
-            or getattr(each, "original_name", "") in _TORCH  # of a scripted module
-            or any(own.startswith("weight_hh") for own in getattr(each, "_parameters", ()))
-        }
+        inner = {name: each for name, each in modules if _is_recurrent(each)}
         if "" in inner:  # it has PyTorch's names of weights, but a different class
             inner = {}
         problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
@@ -190,6 +184,16 @@ def _from_torch(layer: Any) -> PivotLayer:
     state = {name: _array(value) for name, value in layer.state_dict().items()}
     plain = {"nonlinearity": layer.nonlinearity} if kind.startswith("RNN") else {}
     return framework("torch").read(state, **plain)
+
+
+def _is_recurrent(module: Any) -> bool:
+    """Returns whether a module of PyTorch is a recurrent layer, scripted, parametrized, or has a
+    weight of one.
+    """
+    names = {kind.__name__ for kind in type(module).__mro__ if _home(kind) == "torch"}
+    names.add(getattr(module, "original_name", ""))  # of a scripted module
+    own = (name for name, _ in module.named_parameters(recurse=False))
+    return not names.isdisjoint(_TORCH) or any(name.startswith("weight_hh") for name in own)
 
 
 _KERAS_HOMES = {"keras", "tf_keras", "tensorflow"}

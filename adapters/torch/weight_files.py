@@ -8,7 +8,8 @@ import re
 import shlex
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -815,25 +816,47 @@ def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
 
 # Finds the recurrent layers of a file by the names of its tensors.
 
-_NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
+_OWN = re.compile(r"(?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?")
+_LIKE = re.compile(r"weight_(?:ih|hh)(?:_.*)?", re.DOTALL)
+"""Names in modules that PyTorch's functions or a user's class may have changed."""
 
 
-def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the recurrent stacks by the names of their modules, such as "encoder.lstm" or "".
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[[], PivotLayer]]:
+    """Returns functions that read the recurrent stacks, by the names of their modules, such as
+    "encoder.lstm" or "".
 
-    A plain RNN is assumed to use tanh, because weights do not show the activation. Raises
-    `ShapeError` that names a module whose arrays do not fit.
+    A plain RNN is assumed to use tanh, because weights do not show the activation.
     """
-    modules: dict[str, dict[str, Array]] = {}
+    paths = {name: name.split(".") for name in arrays}
+    modules: list[list[str]] = []  # sorted, and no module is inside of another one
+    for module in sorted(filter(None, map(_module_in, paths.values()))):
+        if not modules or modules[-1] != module[: len(modules[-1])]:
+            modules.append(module)
+    members: dict[str, dict[str, Array]] = {}
     for name, array in arrays.items():
-        if match := _NAME.fullmatch(name):
+        path = ["", *paths[name]]
+        module = modules[bisect_right(modules, path) - 1] if modules else path
+        if len(module) < len(path) and module == path[: len(module)]:
             wide = array.astype(np.float32) if array.dtype == np.float16 else array
-            modules.setdefault(match[1] or "", {})[match[2]] = wide
-    layers = {}
-    for module, named in modules.items():
-        try:
-            layers[module] = torch.read(named)
-        except OnernnError as error:
-            error.args = (f"{module or 'the file'}: {error}", *error.args[1:])
-            raise
-    return layers
+            own = ".".join(path[len(module) :])
+            members.setdefault(".".join(module[1:]), {})[own] = wide
+    return {module: partial(_read_layer, named) for module, named in members.items()}
+
+
+def _module_in(path: Sequence[str]) -> list[str]:
+    """Returns "" and the path of the module that has weights of this path, [] for other weights."""
+    at = next((at for at, part in enumerate(path) if _LIKE.fullmatch(part)), None)
+    if at is None:
+        return []
+    return ["", *path[: at - 1 if at and path[at - 1] == "parametrizations" else at]]
+
+
+def _read_layer(named: Mapping[str, Array]) -> PivotLayer:
+    """Returns a layer, which must have no more parameters than PyTorch's layers have."""
+    if others := sorted(name for name in named if not _OWN.fullmatch(name)):
+        raise UnsupportedError(
+            f"it has parameters that PyTorch's layers do not have: {', '.join(others)[:200]}; if"
+            " its weights are normalized, pruned or parametrized, save the values that it computes,"
+            " such as state['weight_hh_l0'] = layer.weight_hh_l0, in place of these parameters"
+        )
+    return torch.read(named)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import onernn
 from onernn import Cell, RnnSpec, UnsupportedError
@@ -105,9 +106,12 @@ def test_the_option_of_a_plain_rnn_reaches_parameters_of_a_module_around_it() ->
     assert layer.spec.cell is Cell.RNN_RELU
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_of_several_layers_the_names_are_told() -> None:
     two = nn.ModuleDict({"a": nn.GRU(3, 4), "b": nn.GRU(4, 4)})
-    for given in (two, two.named_parameters()):
+    normed = nn.ModuleDict({"a": weight_norm(nn.GRU(3, 4), "weight_hh_l0"), "b": nn.GRU(4, 4)})
+    scripted = torch.jit.script(two)
+    for given in (two, two.named_parameters(), normed, scripted):
         with pytest.raises(UnsupportedError, match="'a', 'b'"):
             onernn.convert_weights(given, "torch")
 

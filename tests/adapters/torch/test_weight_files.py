@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from onernn import (
     read_weights,
 )
 from onernn.adapters.stacks import read_stacks
-from onernn.adapters.torch.weight_files import layers_among, read_arrays, unpickle
+from onernn.adapters.torch.weight_files import read_arrays, unpickle
 from onernn.ir.spec import Cell
 from onernn.reorders import torch
 
@@ -307,8 +308,51 @@ def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Pa
     ],
 )
 def test_arrays_that_do_not_fit_each_other_name_their_module(
-    name: str, shape: Any, named: str, arrays: dict[str, Any]
+    name: str, shape: Any, named: str, arrays: dict[str, Any], tmp_path: Path
 ) -> None:
-    arrays[name] = np.zeros(shape, np.float32)
+    file, (wrong, right) = tmp_path / "m.npz", ("encoder", "decoder.gru")
+    if name.startswith(right):
+        wrong, right = right, wrong
+    np.savez(file, **{**arrays, name: np.zeros(shape, np.float32)})
+    found = read_stacks(file)
+    assert found.keys() == {right}
+    assert re.search(named.partition(": ")[2], str(*found.omitted)) and wrong in str(*found.omitted)
+    assert not read_stacks(file, node=right).omitted
     with pytest.raises(ShapeError, match=named):
-        layers_among(arrays)
+        read_stacks(file, node=wrong)
+
+
+PLAIN = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+@pytest.mark.parametrize(
+    "names, named",
+    [
+        ((*PLAIN, "layernorm_i.weight"), "layernorm_i.weight"),
+        ((*PLAIN, "weight_ci"), "weight_ci"),
+        (
+            ("weight_ih_l0_g", "weight_ih_l0_v", "weight_hh_l0_g", "weight_hh_l0_v"),
+            "weight_hh_l0_g",
+        ),
+        (("weight_ih_l0", "weight_hh_l0_orig", "weight_hh_l0_mask"), "weight_hh_l0_mask"),
+        (("weight_ih_l0", "parametrizations.weight_hh_l0.original0"), "original0"),
+        (("weight_hh_l0_raw", *(f"module.{name}" for name in PLAIN)), "weight_hh_l0_raw"),
+    ],
+)
+@pytest.mark.parametrize(
+    "module, others",
+    [("decoder-x", 2), ("decoder.gru2", 2), ("decoder", 1), ("decoder.gru.inner", 1)],
+)
+def test_a_layer_with_other_parameters_than_pytorchs_is_refused_by_their_names(
+    names: Sequence[str],
+    named: str,
+    module: str,
+    others: int,
+    arrays: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    more = {f"{module}.{name}": np.ones((6, 2), np.float32) for name in names}
+    np.savez(tmp_path / "m.npz", **arrays, **more)
+    found = read_stacks(tmp_path / "m.npz")
+    assert [*found] == ["encoder", "decoder.gru"][:others]
+    assert named in str(*found.omitted)
