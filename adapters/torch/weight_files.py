@@ -769,11 +769,16 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
         raise ModelFormatError(reason, file, 0)
     header = parse_json(data[8 : 8 + length], file, "the header")
     body = memoryview(data)[8 + length :]
-    return {
-        name: _read_entry(entry, body, name, file)
-        for name, entry in _dict(header, "the header", file).items()
-        if name != "__metadata__"
-    }
+    entries = {**_dict(header, "the header", file)}
+    entries.pop("__metadata__", None)
+    arrays = {name: _read_entry(entry, body, name, file) for name, entry in entries.items()}
+    at = 0  # JSON may have a name twice: then the bytes of one tensor are in none
+    for first, end in [*sorted(e["data_offsets"] for e in entries.values()), (len(body),) * 2]:
+        if first != at:
+            reason = "expected each byte of the elements in exactly one tensor"
+            raise ModelFormatError(f"data_offsets: {reason}", file, 8 + length + min(first, at))
+        at = end
+    return arrays
 
 
 def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:

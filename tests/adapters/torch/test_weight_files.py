@@ -89,6 +89,20 @@ def write_safetensors(file: Path, arrays: dict[str, np.ndarray]) -> None:
     file.write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
+@pytest.mark.parametrize("entries", ["a0", "a4", "a0 b0", "a0 a4"])  # a4: the bytes from 4 to 8
+def test_bytes_of_a_safetensors_that_are_not_in_exactly_one_tensor_are_an_error(
+    entries: str, tmp_path: Path
+) -> None:
+    texts = [
+        f'"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[{at},{int(at) + 4}]}}'
+        for name, at in entries.split()
+    ]
+    text = "{{{}}}".format(",".join(texts)).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with pytest.raises(ModelFormatError, match="expected each byte of the elements in exactly one"):
+        read_weights(tmp_path / "m.safetensors")
+
+
 PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 
 
