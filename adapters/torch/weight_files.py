@@ -256,7 +256,7 @@ def _advise(name: str, file: str, *, is_part: bool) -> str:
             " tensor.detach().to_dense(), or tensor.float() for float8"
         )
     part = "['state_dict']" if is_part else ".state_dict()"
-    key = "; use the key of the state dict in this file" if is_part else ""
+    key = "; use the key in this file, and for a module add .state_dict()" if is_part else ""
     return (
         f"with PyTorch and the classes, torch.save(torch.load({file!r}, weights_only=False)"
         f"{part}, 'state.pt') writes only tensors{key}"
@@ -689,22 +689,38 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
     return arrays
 
 
-def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors in a value and their paths, such as "layer.weight".
+_END = object()
+"""Waits below the items of a container until all of them are searched."""
 
-    A container that occurs twice is visited once.
+
+def _tensors(tree: Any) -> list[tuple[str, Tensor]]:
+    """Returns the tensors in a value and their paths, such as "layer.weight".
+
+    A container that occurs twice is searched once; its tensors get both paths.
     """
+    found: list[tuple[str, Tensor]] = []
     waiting: list[tuple[str, Any]] = [("", tree)]
-    seen: set[int] = set()
+    spans: dict[int, tuple[int, slice]] = {}  # the length of the path, and where its tensors are
+    opened: list[int] = []
     while waiting:
         name, value = waiting.pop()
+        if value is _END:
+            length, span = spans[opened[-1]]
+            spans[opened.pop()] = length, slice(span.start, len(found))
         if isinstance(value, Tensor):
-            yield name, value
-            continue
+            found.append((name, value))
         inside: Any = value.state if isinstance(value, Record) else value
-        if not isinstance(inside, dict | list | tuple) or id(inside) in seen:
+        if isinstance(value, Tensor) or not isinstance(inside, dict | list | tuple):
             continue
-        seen.add(id(inside))
+        if id(inside) in spans:  # the span is empty if the container holds itself
+            length, span = spans[id(inside)]
+            again = found[span]
+            loading().take((_OBJECT + sys.getsizeof(name)) * len(again), "the names of tensors")
+            found += [(name + path[length:], tensor) for path, tensor in again]
+            continue
+        spans[id(inside)] = len(name), slice(len(found), len(found))
+        opened.append(id(inside))
+        waiting.append((name, _END))
         items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
         if isinstance(value, Record):
             items = [(key, each) for key, each in items if key != "_flat_weights"]  # copies
@@ -713,6 +729,7 @@ def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
         size = (_OBJECT + sys.getsizeof(name)) * len(items)
         loading().take(size, "the names of tensors")
         waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
+    return found
 
 
 def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:

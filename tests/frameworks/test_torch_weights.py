@@ -93,6 +93,20 @@ def test_checkpoints_with_optimizers_and_settings_are_read(tmp_path: Path) -> No
     assert read_arrays(tmp_path / "checkpoint.pt").keys() == wanted
 
 
+def test_tensors_of_a_container_that_occurs_twice_have_both_names(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"x": torch.ones(2), "inner": {"y": torch.zeros(3)}}
+    state["inner"]["self"] = state
+    torch.save({"best": state, "last": state, "inner": state["inner"]}, tmp_path / "m.pt")
+    names = ("best.x", "best.inner.y", "last.x", "last.inner.y", "inner.y")
+    assert [*read_arrays(tmp_path / "m.pt")] == [*names]
+    many: Any = torch.ones(2)
+    for _ in range(99):
+        many = {"x" * 10**4: many, "y": many}
+    torch.save(many, tmp_path / "m.pt")
+    with pytest.raises(onernn.OnernnError):
+        read_arrays(tmp_path / "m.pt")
+
+
 @pytest.mark.parametrize(
     "tensor",
     [torch.eye(2).to_sparse(), torch.ones(2).to(torch.float8_e4m3fn)],
