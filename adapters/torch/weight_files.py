@@ -843,11 +843,12 @@ _LIKE = re.compile(r"weight_(?:ih|hh)(?:_.*)?", re.DOTALL)
 """Names in modules that PyTorch's functions or a user's class may have changed."""
 
 
-def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[[], PivotLayer]]:
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLayer]]:
     """Returns functions that read the recurrent stacks, by the names of their modules, such as
     "encoder.lstm" or "".
 
-    A plain RNN is assumed to use tanh, because weights do not show the activation.
+    Their options are those of `reorders.torch.read`: without any, a plain RNN is assumed to use
+    tanh, because weights do not show the activation.
     """
     paths = {name: name.split(".") for name in arrays}
     modules: list[list[str]] = []  # sorted, and no module is inside of another one
@@ -873,7 +874,7 @@ def _module_in(path: Sequence[str]) -> list[str]:
     return ["", *path[: at - 1 if at and path[at - 1] == "parametrizations" else at]]
 
 
-def _read_layer(named: Mapping[str, Array]) -> PivotLayer:
+def _read_layer(named: Mapping[str, Array], **options: Any) -> PivotLayer:
     """Returns a layer, which must have no more parameters than PyTorch's layers have."""
     if others := sorted(name for name in named if not _OWN.fullmatch(name)):
         raise UnsupportedError(
@@ -881,4 +882,4 @@ def _read_layer(named: Mapping[str, Array]) -> PivotLayer:
             " its weights are normalized, pruned or parametrized, save the values that it computes,"
             " such as state['weight_hh_l0'] = layer.weight_hh_l0, in place of these parameters"
         )
-    return torch.read(named)
+    return torch.read(named, **options)
