@@ -29,7 +29,7 @@ from onernn.adapters.common.files import (
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
-from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.files import ARRAY, inside, member_bytes, unzip
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
@@ -877,9 +877,9 @@ def _module_in(path: Sequence[str]) -> list[str]:
 def _read_layer(named: Mapping[str, Array], **options: Any) -> PivotLayer:
     """Returns a layer, which must have no more parameters than PyTorch's layers have."""
     if others := sorted(name for name in named if not _OWN.fullmatch(name)):
-        raise UnsupportedError(
-            f"it has parameters that PyTorch's layers do not have: {', '.join(others)[:200]}; if"
-            " its weights are normalized, pruned or parametrized, save the values that it computes,"
-            " such as state['weight_hh_l0'] = layer.weight_hh_l0, in place of these parameters"
+        raise ShapeError(
+            f"expected only the parameters of PyTorch's layers, got {', '.join(others)[:200]}; if"
+            " the weights are normalized, pruned or parametrized, save the values that the layer"
+            " computes, such as state['weight_hh_l0'] = layer.weight_hh_l0, in their place"
         )
     return torch.read(named, **options)
