@@ -588,20 +588,21 @@ def _suffix_of_members(names: Collection[str]) -> str:
 def explain(path: str | Path) -> str:
     """Returns advice for a file that onernn cannot read as a model.
 
-    Raises `UnsupportedError`, as `read_arrays` does, for a pickle that contains more than tensors.
+    Raises the errors of `read_arrays` for a file that is not of weights, and for a pickle that
+    contains more than tensors.
     """
     file = Path(path)
-    try:
-        with open_budgeted(file) as (raw, budget):
-            if raw.peek(len(_OLD)).startswith(_OLD):
-                _read_old(read_all(raw, budget), file)
-            elif raw.peek(len(ZIP)).startswith(ZIP):
-                with Archive.open(file, raw) as archive:
-                    if "constants.pkl" in archive.names:
-                        return _advise_script(file)
-                    unpickle(archive.read("data.pkl"), file, "data.pkl")
-    except ModelFormatError:  # `read_arrays` raises it
-        pass
+    with open_budgeted(file) as (raw, budget):
+        head = raw.peek(_HEAD)[:_HEAD]
+        if head.startswith(_OLD):
+            _read_old(read_all(raw, budget), file)
+        elif head.startswith(ZIP):
+            with Archive.open(file, raw) as archive:
+                if "constants.pkl" in archive.names:
+                    return _advise_script(file)
+                unpickle(archive.read("data.pkl"), file, "data.pkl")
+        elif not find_suffix(file, head):
+            read_arrays(file)
     return _ADVICE
 
 

@@ -166,12 +166,13 @@ def test_a_file_that_only_begins_like_weights_is_an_error_of_ours(
     content: bytes, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(OnernnError, match=name):
+    with pytest.raises(OnernnError, match=name) as told:
         load(tmp_path / name)
     try:
         assert read_weights(tmp_path / name) == {}  # a .safetensors of no tensor
     except OnernnError as error:
         assert name in str(error)
+        assert "weights, not a model" not in str(told.value) or b"{" in content  # JSON is not read
 
 
 class Module:
