@@ -9,7 +9,7 @@ import shlex
 import struct
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -840,8 +840,8 @@ def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
 # Finds the recurrent layers of a file by the names of its tensors.
 
 _OWN = re.compile(r"(?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?")
-_LIKE = re.compile(r"weight_(?:ih|hh)(?:_.*)?", re.DOTALL)
-"""Names in modules that PyTorch's functions or a user's class may have changed."""
+_LIKE = re.compile(r"(?:^|\.)(?:parametrizations\.)?weight_(?:ih|hh)(?:[_.]|$)")
+"""Follows the name of a module that PyTorch's functions or a user's class may have changed."""
 
 
 def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLayer]]:
@@ -851,28 +851,28 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLa
     Their options are those of `reorders.torch.read`: without any, a plain RNN is assumed to use
     tanh, because weights do not show the activation.
     """
-    paths = {name: name.split(".") for name in arrays}
-    modules: list[list[str]] = []  # sorted, and no module is inside of another one
-    for module in sorted(filter(None, map(_module_in, paths.values()))):
-        if not modules or modules[-1] != module[: len(modules[-1])]:
+    found = {name[: match.start()] for name in arrays if (match := _LIKE.search(name))}
+    modules: list[str] = []  # sorted, and no module is inside of another one
+    for module in sorted(found, key=_key_of):
+        if not modules or not _is_inside(module, modules[-1]):
             modules.append(module)
-    members: dict[str, dict[str, Array]] = {}
-    for name, array in arrays.items():
-        path = ["", *paths[name]]
-        module = modules[bisect_right(modules, path) - 1] if modules else path
-        if len(module) < len(path) and module == path[: len(module)]:
+    keys, members = [*map(_key_of, modules)], dict[str, dict[str, Array]]()
+    for name, array in arrays.items() if modules else ():
+        module = modules[max(bisect_right(keys, _key_of(name)) - 1, 0)]
+        if _is_inside(name, module):
             wide = array.astype(np.float32) if array.dtype == np.float16 else array
-            own = ".".join(path[len(module) :])
-            members.setdefault(".".join(module[1:]), {})[own] = wide
+            members.setdefault(module, {})[name[len(module) + 1 :] if module else name] = wide
     return {module: partial(_read_layer, named) for module, named in members.items()}
 
 
-def _module_in(path: Sequence[str]) -> list[str]:
-    """Returns "" and the path of the module that has weights of this path, [] for other weights."""
-    at = next((at for at, part in enumerate(path) if _LIKE.fullmatch(part)), None)
-    if at is None:
-        return []
-    return ["", *path[: at - 1 if at and path[at - 1] == "parametrizations" else at]]
+def _key_of(name: str) -> str:
+    """Returns a key that sorts the names inside of a module directly behind the module."""
+    return name.replace(".", "\0")
+
+
+def _is_inside(name: str, module: str) -> bool:
+    end = len(module)
+    return not module or name.startswith(module) and name[end : end + 1] == "."
 
 
 def _read_layer(named: Mapping[str, Array], **options: Any) -> PivotLayer:
