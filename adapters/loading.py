@@ -88,9 +88,10 @@ def read_weights(path: StrPath) -> dict[str, Array]:
 
     ``path``: a PyTorch state dict or checkpoint that torch.save wrote, a TorchScript archive, a
     .safetensors, the .index.json of such weights in several files, an .npz, or an .h5 that Keras's
-    save_weights wrote. PyTorch's files may have any name. bfloat16 arrays are returned as float32.
-    No code in the file is run. Raises `ModelFormatError` if the file has none of these formats,
-    `UnsupportedError` for a model.
+    save_weights wrote. PyTorch's files may have any name. If a checkpoint has arrays under
+    "state_dict", "model_state_dict" or "model", only these are returned, with the names in the
+    model. bfloat16 arrays are returned as float32. No code in the file is run. Raises
+    `ModelFormatError` if the file has none of these formats, `UnsupportedError` for a model.
 
     >>> np.savez("weights.npz", embedding=np.zeros((10, 4), "f4"))
     >>> {name: array.shape for name, array in onernn.read_weights("weights.npz").items()}

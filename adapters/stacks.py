@@ -18,7 +18,7 @@ from onernn.adapters.loading import arrays_in, load
 from onernn.adapters.registry import ADAPTERS
 from onernn.fuse_passes import fuse
 from onernn.fuse_passes.bodies import bodies, every_node
-from onernn.ir.errors import Refusal, UnsupportedError, did_you_mean
+from onernn.ir.errors import Refusal, ShapeError, UnsupportedError, did_you_mean
 from onernn.ir.graph import (
     UNSUPPORTED,
     Graph,
@@ -201,8 +201,8 @@ def read_stacks(
 
     ``node``: return only the stack of this name. ``recurrent_activation``: "sigmoid" states the
     function of the gates for a file of weights that Keras before 2.3 wrote; the default of that
-    version was hard_sigmoid. Raises the errors that `load` raises, and `UnsupportedError` if the
-    file has no stack.
+    version was hard_sigmoid. Raises the errors that `load` raises, `UnsupportedError` if the file
+    has no stack, and `ShapeError` if the arrays of its only stack do not fit.
     """
     arrays = arrays_in(path)
     if arrays is None:
@@ -213,15 +213,29 @@ def read_stacks(
             )
         return stacks_of(load(path, params, semantics, rules=rules), node)
     with reading(path):
-        layers = Stacks(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
-    if not layers:
+        found = dict(itertools.chain(*(each.layers_among(arrays).items() for each in ADAPTERS)))
+    if not found:
         raise UnsupportedError(
             f"{path}: no recurrent layer is known by its names: expected names as PyTorch's,"
             " weight_ih_l0, weight_hh_l0, or as Keras's, kernel, recurrent_kernel;"
             " onernn.convert_weights takes arrays of other layouts by name"
         )
     if node is not None:
-        layers = Stacks({node: layers[node]}) if node in layers else _refuse(path, node, layers)
+        found = {node: found[node]} if node in found else _refuse(path, node, found)
+    layers, omitted = Stacks(), list[Refusal]()
+    for name, read in found.items():
+        try:
+            with reading(path):
+                layers[name] = read()
+        except (ShapeError, UnsupportedError) as error:
+            if len(found) == 1:
+                where = f"{path}: {name}" if name else path
+                error.args = (f"{where}: {error}", *error.args[1:])
+                raise
+            omitted.append(Refusal(str(error), f"layer {name!r}"))
+    if not layers:
+        raise UnsupportedError(f"{path}: none of its recurrent layers can be read:", omitted)
+    layers.omitted = tuple(omitted)
     assumed = {name for name, each in layers.items() if each.spec.activations}
     if recurrent_activation == "sigmoid" and assumed:
         for name in assumed:
@@ -322,7 +336,7 @@ def _recurrent_operators(nodes: Iterable[Node], known: set[NativeOp]) -> dict[Na
     return result
 
 
-def _refuse(path: StrPath, node: str, layers: Stacks) -> NoReturn:
+def _refuse(path: StrPath, node: str, layers: Iterable[str]) -> NoReturn:
     listed = ", ".join(map(repr, layers)) + did_you_mean(node, layers)
     raise UnsupportedError(f"{path}: no such recurrent layer: {node!r}; there are: {listed}")
 

@@ -89,7 +89,12 @@ def read_layer(
     True
     """
     if isinstance(layer, Mapping | Iterator):
-        return _from_arrays(dict(layer), source, dict(options))
+        try:
+            arrays = dict(layer)
+        except (TypeError, ValueError) as error:
+            expected = "expected names with arrays, as named_parameters() returns"
+            raise UnsupportedError(f"{type(layer).__name__}: {expected}: {error}") from error
+        return _from_arrays(arrays, source, dict(options))
     if source is not None or options:
         raise UnsupportedError(f"source and options belong to arrays by name, not to {type(layer)}")
     if isinstance(layer, PivotLayer):
@@ -149,22 +154,23 @@ def _from_arrays(
         source = "torch"
     if source is None:
         raise UnsupportedError("arrays by name: their layout is missing, give source=")
-    arrays = {name: _array(each) for name, each in arrays.items()}
+    arrays = {str(name): _array(each) for name, each in arrays.items()}
     if source == "torch":  # names may have a prefix: "encoder.lstm.weight_hh_l0"
-        places = (name.rpartition(".") for name in arrays)
-        modules = {
-            module: f"{module}." for module, _, name in places if name.startswith("weight_hh")
-        }
-        if any(modules):
-            mark = _only(modules, "give the parameters of one module")
-            arrays = {k.removeprefix(mark): a for k, a in arrays.items() if k.startswith(mark)}
+        from onernn.adapters.torch.weight_files import layers_among
+
+        if layers := layers_among(arrays):
+            return _only(layers, "give the parameters of one module")(**options)
     return framework(source).read(arrays, **options)
 
 
 def _array(value: Any) -> Array:
     if hasattr(value, "detach"):  # a tensor of PyTorch: NumPy has no bfloat16
-        value = value.detach().cpu()
-        value = (value.float() if value.element_size() == 2 else value).numpy()
+        try:
+            value = value.detach().cpu().resolve_conj().resolve_neg()
+            half = value.is_floating_point() and value.element_size() == 2
+            value = (value.float() if half else value).numpy()
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            raise UnsupportedError(f"a tensor {value.dtype} {(*value.shape,)}: {error}") from error
     array = np.asarray(value)
     return array.astype(np.float32) if array.dtype.name in ("bfloat16", "float16") else array
 
@@ -176,13 +182,7 @@ def _from_torch(layer: Any) -> PivotLayer:
     kind = _kind(layer, ("torch",), _TORCH)
     if not kind:
         modules = layer.named_modules() if hasattr(layer, "named_modules") else ()
-        inner = {
-            name: each
-            for name, each in modules
-            if _kind(each, ("torch",), _TORCH)
-            or getattr(each, "original_name", "") in _TORCH  # of a scripted module
-            or any(own.startswith("weight_hh") for own in getattr(each, "_parameters", ()))
-        }
+        inner = {name: each for name, each in modules if _is_recurrent(each)}
         if "" in inner:  # it has PyTorch's names of weights, but a different class
             inner = {}
         problem = f"expected one of torch.nn's {', '.join(_TORCH)}, or a module with one of them"
@@ -190,6 +190,16 @@ def _from_torch(layer: Any) -> PivotLayer:
     state = {name: _array(value) for name, value in layer.state_dict().items()}
     plain = {"nonlinearity": layer.nonlinearity} if kind.startswith("RNN") else {}
     return framework("torch").read(state, **plain)
+
+
+def _is_recurrent(module: Any) -> bool:
+    """Returns whether a module of PyTorch is a recurrent layer, scripted, parametrized, or has a
+    weight of one.
+    """
+    names = {kind.__name__ for kind in type(module).__mro__ if _home(kind) == "torch"}
+    names.add(getattr(module, "original_name", ""))  # of a scripted module
+    own = (name for name, _ in module.named_parameters(recurse=False))
+    return not names.isdisjoint(_TORCH) or any(name.startswith("weight_hh") for name in own)
 
 
 _KERAS_HOMES = {"keras", "tf_keras", "tensorflow"}

@@ -101,17 +101,17 @@ class Adapter:
     kinds. ``no_models``: by suffix, advice for the framework's files that are not models; a
     function of the path if the advice depends on the content. ``weights``: by suffix, a function
     that reads named arrays from a file that holds nothing else; it returns None if the file also
-    holds a model. ``layers_among(arrays)``: the recurrent layers whose weights have the framework's
-    names in ``arrays``, by the names of their modules. ``load(path, params, semantics, rules=)``
-    lowers a model. ``semantics``: the names of the semantics that the framework has besides
-    "documented"; if there are none, ``load`` gets no such argument. ``asks_sizes``: whether the
-    framework's operators need sizes when they are lowered, so that ``load`` takes ``inputs=``.
-    ``find_faults(path, params, rules=)`` returns a saved model with the known faults of the
-    framework. ``rules`` are the caller's rules, see `caller_rules`. ``no_params``: the reason why
-    the framework's models have no separate file of parameters; then ``load`` and ``find_faults`` do
-    not get ``params``. ``plugin(path)``: the `Plugin` for a model. ``pass_name(applied)``: the
-    framework's name for a fusion pass that changed its operators, "" if the framework has no name
-    for the pass.
+    holds a model. ``layers_among(arrays)``: functions that read the recurrent layers whose weights
+    have the framework's names in ``arrays``, by the names of their modules; they raise `ShapeError`
+    or `UnsupportedError`. ``load(path, params, semantics, rules=)`` lowers a model. ``semantics``:
+    the names of the semantics that the framework has besides "documented"; if there are none,
+    ``load`` gets no such argument. ``asks_sizes``: whether the framework's operators need sizes
+    when they are lowered, so that ``load`` takes ``inputs=``. ``find_faults(path, params, rules=)``
+    returns a saved model with the known faults of the framework. ``rules`` are the caller's rules,
+    see `caller_rules`. ``no_params``: the reason why the framework's models have no separate file
+    of parameters; then ``load`` and ``find_faults`` do not get ``params``. ``plugin(path)``: the
+    `Plugin` for a model. ``pass_name(applied)``: the framework's name for a fusion pass that
+    changed its operators, "" if the framework has no name for the pass.
     """
 
     name: str
@@ -124,7 +124,9 @@ class Adapter:
     weights: Mapping[str, Callable[[StrPath], dict[str, Array] | None]] = field(
         default_factory=dict
     )
-    layers_among: Callable[[Mapping[str, Array]], Mapping[str, PivotLayer]] = lambda _: {}
+    layers_among: Callable[[Mapping[str, Array]], Mapping[str, Callable[[], PivotLayer]]] = (
+        lambda _: {}
+    )
     semantics: tuple[str, ...] = ()
     asks_sizes: bool = False
     writer: Writer | None = None

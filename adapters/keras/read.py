@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -815,12 +816,10 @@ def read_weights(path: str | Path) -> SavedWeights | None:
 _LAYER = re.compile(r"(.*?)/?(?:(kernel|recurrent_kernel|bias)(?::0)?|cell/vars/([012]))")
 
 
-def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the recurrent layers by the names of their groups in a file. Such a group has a
-    kernel and a recurrent_kernel, or a cell's variables. Weights do not name activation functions,
-    so the layers get the defaults of the Keras that wrote the file.
-
-    Raises `ShapeError` that names a group of wrong shapes.
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[[], PivotLayer]]:
+    """Returns functions that read the recurrent layers, by the names of their groups in a file.
+    Such a group has a kernel and a recurrent_kernel, or a cell's variables. Weights do not name
+    activation functions, so the layers get the defaults of the Keras that wrote the file.
     """
     written = re.match(r"(\d+)\.(\d+)", arrays.version if isinstance(arrays, SavedWeights) else "")
     old = written is not None and (int(written[1]), int(written[2])) < (2, 3)
@@ -829,17 +828,18 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
     for path, array in arrays.items():
         if match := _LAYER.fullmatch(path):
             groups.setdefault(match[1], {})[match[2] or names[int(match[3])]] = array
-    layers = {}
-    for group, named in groups.items():
-        if "recurrent_kernel" in named:
-            try:
-                layer = layout.read(named)
-                cudnn = layout.is_cudnn(named)  # CuDNN's gates always use sigmoid
-                if old and not cudnn and (gates := layer.spec.gates) > 1:
-                    hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
-                    functions = (hard, tanh, tanh)[: 2 + (gates == 4)]
-                    layer = PivotLayer.of(replace(layer.spec, activations=functions), layer.weights)
-                layers[group] = layer
-            except OnernnError as error:
-                raise type(error)(f"{group}: {error}") from error
-    return layers
+    return {
+        group: partial(_read_layer, named, old)
+        for group, named in groups.items()
+        if "recurrent_kernel" in named
+    }
+
+
+def _read_layer(named: Mapping[str, Array], old: bool) -> PivotLayer:
+    layer = layout.read(named)
+    gates = layer.spec.gates
+    if not old or layout.is_cudnn(named) or gates == 1:  # CuDNN's gates always use sigmoid
+        return layer
+    hard, tanh = Activation("hardsigmoid", 0.2, 0.5), Activation("tanh")
+    functions = (hard, tanh, tanh)[: 2 + (gates == 4)]
+    return PivotLayer.of(replace(layer.spec, activations=functions), layer.weights)

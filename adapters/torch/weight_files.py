@@ -8,6 +8,7 @@ import re
 import shlex
 import struct
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from onernn.adapters.common.files import (
 )
 from onernn.ir.arrays import Array
 from onernn.ir.budget import loading
-from onernn.ir.errors import ModelFormatError, OnernnError, UnsupportedError
+from onernn.ir.errors import ModelFormatError, OnernnError, ShapeError, UnsupportedError
 from onernn.ir.files import ARRAY, inside, member_bytes, unzip
 from onernn.reorders import torch
 from onernn.reorders.layers import PivotLayer
@@ -40,6 +41,7 @@ STORAGES = pairs(
     ByteStorage=uint8 CharStorage=int8 ShortStorage=int16 IntStorage=int32 LongStorage=int64
     HalfStorage=float16 FloatStorage=float32 DoubleStorage=float64 BFloat16Storage=bfloat16
     BoolStorage=bool ComplexFloatStorage=complex64 ComplexDoubleStorage=complex128
+    UInt16Storage=uint16 UInt32Storage=uint32 UInt64Storage=uint64
     """
 )
 """The storage classes in pickles, and the dtype of each."""
@@ -88,12 +90,17 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A view of a storage; offset, sizes and strides count elements."""
+    """A view of a storage; offset, sizes and strides count elements.
+
+    ``changes``: "conj" if the tensor's elements are the conjugates of the stored ones, "neg" if
+    they have the opposite sign.
+    """
 
     storage: Storage
     offset: int
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
+    changes: frozenset[Any] = frozenset()
 
 
 class Record:
@@ -122,8 +129,8 @@ _Function = Callable[..., Any]
 def _tensor(
     storage: Any, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], *rest: Any
 ) -> Tensor:
-    """Returns a tensor. ``rest``: requires_grad, hooks and, in version 3, the dtype and
-    metadata.
+    """Returns a tensor. ``rest``: requires_grad, hooks, in version 3 the dtype, and perhaps the
+    changes of a view.
     """
     typed = next((each for each in rest if isinstance(each, _Dtype)), None)
     if not isinstance(storage, Storage):
@@ -134,10 +141,12 @@ def _tensor(
     numbers = (offset, *sizes, *strides)  # no error shows these: a pickle may hold any type
     if len(sizes) != len(strides) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
         raise ValueError("expected sizes, strides and an offset of 0 or more of a tensor")
-    return Tensor(storage, offset, tuple(sizes), tuple(strides))
+    views = [each.items() for each in rest if isinstance(each, dict)]
+    changes = frozenset(change for view in views for change, holds in view if holds)
+    return Tensor(storage, offset, tuple(sizes), tuple(strides), changes)
 
 
-def _first(value: Any, *_: Any) -> Any:
+def _first(value: Any = None, *_: Any) -> Any:
     return value
 
 
@@ -146,15 +155,20 @@ _FUNCTIONS: dict[str, _Function] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
-    "torch._utils._rebuild_parameter": _first,
-    "torch._utils._rebuild_parameter_with_state": _first,
     "torch.Size": lambda sizes=(): tuple(sizes),
     "torch.device": lambda *_: "cpu",
-    "torch.jit._pickle.restore_type_tag": _first,
-    **{
-        f"torch.jit._pickle.build_{kind}list": _first
-        for kind in ("int", "double", "bool", "tensor")
-    },
+    "numpy.dtype": lambda *_: {},
+    **dict.fromkeys(
+        """
+        torch._utils._rebuild_parameter torch._utils._rebuild_parameter_with_state
+        torch.jit._pickle.restore_type_tag torch.jit._pickle.build_intlist
+        torch.jit._pickle.build_doublelist torch.jit._pickle.build_boollist
+        torch.jit._pickle.build_tensorlist collections.Counter _codecs.encode
+        numpy.core.multiarray.scalar numpy._core.multiarray.scalar builtins.bytes __builtin__.bytes
+        builtins.bytearray __builtin__.bytearray builtins.complex __builtin__.complex
+        """.split(),
+        _first,
+    ),
     **dict.fromkeys(("builtins.set", "__builtin__.set"), lambda items=(): {*map(_key, items)}),
 }
 _NAMES: dict[str, Any] = {
@@ -166,10 +180,11 @@ _NAMES: dict[str, Any] = {
 
 
 def _key(key: Any) -> Any:
-    """Returns a key of a dict. Raises `TypeError` for a tuple: nested tuples may take forever to
+    """Returns a key of a dict. Raises `TypeError` for nested tuples, which may take forever to
     hash.
     """
-    if not isinstance(key, str | int | float | bytes | None):
+    parts = key if isinstance(key, tuple) else (key,)
+    if not all(isinstance(part, str | int | float | bytes | None) for part in parts):
         raise TypeError(f"key: expected a text or a number, got {type(key).__name__}")
     return key
 
@@ -224,6 +239,8 @@ def unpickle(
 
 
 _QUANTIZED = re.compile(r"torch\.(ScriptObject|q\w+|Q\w+|per_\w+|_utils\._rebuild_qtensor)")
+_TENSOR = re.compile(r"torch\.(\w+|(_utils|_tensor|serialization|nn\.parameter)\.\w+)")
+"""The names that belong to a tensor, not to a module."""
 
 
 def _advise(name: str, file: str, *, is_part: bool) -> str:
@@ -233,8 +250,13 @@ def _advise(name: str, file: str, *, is_part: bool) -> str:
             " model is quantized, or see the page PyTorch of the manual, 'Weights of quantized"
             " layers'; onernn quantize makes 8-bit layers of the float model"
         )
+    if _TENSOR.fullmatch(name):
+        return (
+            "it belongs to a tensor that is not read: save a plain one in its place, such as"
+            " tensor.detach().to_dense(), or tensor.float() for float8"
+        )
     part = "['state_dict']" if is_part else ".state_dict()"
-    key = "; use the key of the state dict in this file" if is_part else ""
+    key = "; use the key in this file, and for a module add .state_dict()" if is_part else ""
     return (
         f"with PyTorch and the classes, torch.save(torch.load({file!r}, weights_only=False)"
         f"{part}, 'state.pt') writes only tensors{key}"
@@ -400,6 +422,7 @@ _OPERATIONS: dict[str, _Operation] = {
 # The zip archives of PyTorch: members are not compressed, and all are in one folder.
 
 _MOST_AXES = 32
+_CHANGES = {"conj": np.conjugate, "neg": np.negative}
 
 
 class Archive:
@@ -471,7 +494,7 @@ class Storages:
         """Returns a tensor as a read-only array: a view if it is contiguous. bfloat16 becomes
         float32.
         """
-        storage, offset, sizes, strides = tensor
+        storage, offset, sizes, strides, changes = tensor
         loading().take(ARRAY, what)
         flat = self._flat(storage, what)
         if count_of(sizes, _MOST_AXES) is None:
@@ -488,6 +511,11 @@ class Storages:
         if not view.flags.c_contiguous:
             loading().take(math.prod(sizes) * flat.itemsize, what)  # strides may be 0
             view = np.ascontiguousarray(view)
+        for change in changes:
+            if change not in _CHANGES or view.dtype.kind not in "fc":
+                raise self._error(what, f"{str(change)[:20]!r} of {view.dtype} is not supported")
+            loading().take(view.nbytes, what)
+            view = np.asarray(_CHANGES[change](view))
         return view
 
     def _flat(self, storage: Storage, what: str) -> Array:
@@ -560,20 +588,21 @@ def _suffix_of_members(names: Collection[str]) -> str:
 def explain(path: str | Path) -> str:
     """Returns advice for a file that onernn cannot read as a model.
 
-    Raises `UnsupportedError`, as `read_arrays` does, for a pickle that contains more than tensors.
+    Raises the errors of `read_arrays` for a file that is not of weights, and for a pickle that
+    contains more than tensors.
     """
     file = Path(path)
-    try:
-        with open_budgeted(file) as (raw, budget):
-            if raw.peek(len(_OLD)).startswith(_OLD):
-                _read_old(read_all(raw, budget), file)
-            elif raw.peek(len(ZIP)).startswith(ZIP):
-                with Archive.open(file, raw) as archive:
-                    if "constants.pkl" in archive.names:
-                        return _advise_script(file)
-                    unpickle(archive.read("data.pkl"), file, "data.pkl")
-    except ModelFormatError:  # `read_arrays` raises it
-        pass
+    with open_budgeted(file) as (raw, budget):
+        head = raw.peek(_HEAD)[:_HEAD]
+        if head.startswith(_OLD):
+            _read_old(read_all(raw, budget), file)
+        elif head.startswith(ZIP):
+            with Archive.open(file, raw) as archive:
+                if "constants.pkl" in archive.names:
+                    return _advise_script(file)
+                unpickle(archive.read("data.pkl"), file, "data.pkl")
+        elif not find_suffix(file, head):
+            read_arrays(file)
     return _ADVICE
 
 
@@ -607,7 +636,7 @@ def read_arrays(path: str | Path, *, alone: bool = False) -> dict[str, Array]:
         data = read_all(raw, budget)
     if head.startswith(_OLD):
         return _old(data, file)
-    if b'"weight_map"' in head and not alone:
+    if b'"weight_map"' in head and head.lstrip().startswith(b"{") and not alone:
         return _read_parts(data, file)
     if file.suffix == ".safetensors" or head[8:9] == b"{":
         return _safetensors(data, file)
@@ -640,13 +669,19 @@ def read_archive(archive: Archive) -> dict[str, Array]:
         reason = "expected data.pkl in the archive, which PyTorch writes, it is missing"
         raise ModelFormatError(reason, archive.file)
     tree = unpickle(archive.read("data.pkl"), archive.file, "data.pkl", scripted=scripted).value
-    return _arrays(tree, Storages.of(archive))
+    arrays = _arrays(tree, Storages.of(archive))
+    if not arrays and "constants/0" in archive.names:
+        raise UnsupportedError(
+            f"{archive.file}: its tensors are constants of its code and have no names: save the"
+            " module before torch.jit.freeze"
+        )
+    return arrays
 
 
 def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
     if isinstance(tree, Mapping):
-        inner = [tree[name] for name in _STATES if isinstance(tree.get(name), Mapping)]
-        tree = inner[0] if inner else tree
+        inner = (tree[name] for name in _STATES if isinstance(tree.get(name), Mapping))
+        tree = next((each for each in inner if any(_tensors(each))), tree)
     arrays: dict[str, Array] = {}
     for name, tensor in _tensors(tree):
         if name in arrays:
@@ -655,30 +690,47 @@ def _arrays(tree: Any, storages: Storages) -> dict[str, Array]:
     return arrays
 
 
-def _tensors(tree: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yields the tensors in a value and their paths, such as "layer.weight".
+_END = object()
+"""Waits below the items of a container until all of them are searched."""
 
-    A container that occurs twice is visited once.
+
+def _tensors(tree: Any) -> list[tuple[str, Tensor]]:
+    """Returns the tensors in a value and their paths, such as "layer.weight".
+
+    A container that occurs twice is searched once; its tensors get both paths.
     """
+    found: list[tuple[str, Tensor]] = []
     waiting: list[tuple[str, Any]] = [("", tree)]
-    seen: set[int] = set()
+    spans: dict[int, tuple[int, slice]] = {}  # the length of the path, and where its tensors are
+    opened: list[int] = []
     while waiting:
         name, value = waiting.pop()
+        if value is _END:
+            length, span = spans[opened[-1]]
+            spans[opened.pop()] = length, slice(span.start, len(found))
         if isinstance(value, Tensor):
-            yield name, value
-            continue
+            found.append((name, value))
         inside: Any = value.state if isinstance(value, Record) else value
-        if not isinstance(inside, dict | list | tuple) or id(inside) in seen:
+        if isinstance(value, Tensor) or not isinstance(inside, dict | list | tuple):
             continue
-        seen.add(id(inside))
+        if id(inside) in spans:  # the span is empty if the container holds itself
+            length, span = spans[id(inside)]
+            again = found[span]
+            loading().take((_OBJECT + sys.getsizeof(name)) * len(again), "the names of tensors")
+            found += [(name + path[length:], tensor) for path, tensor in again]
+            continue
+        spans[id(inside)] = len(name), slice(len(found), len(found))
+        opened.append(id(inside))
+        waiting.append((name, _END))
         items = [*inside.items()] if isinstance(inside, dict) else [*enumerate(inside)]
-        if isinstance(value, Record):  # skips _flat_weights, a copy of the weights
-            items = [(key, each) for key, each in items if not f"{key}".startswith("_")]
+        if isinstance(value, Record):
+            items = [(key, each) for key, each in items if key != "_flat_weights"]  # copies
         if len(waiting) + len(items) > _MOST:
             raise UnsupportedError(f"pickle: expected at most {_MOST} values, got more")
         size = (_OBJECT + sys.getsizeof(name)) * len(items)
         loading().take(size, "the names of tensors")
         waiting += [(f"{name}.{key}" if name else f"{key}", each) for key, each in reversed(items)]
+    return found
 
 
 def _read_old(data: bytes, file: Path) -> tuple[list[Any], int]:
@@ -700,22 +752,23 @@ def _old(data: bytes, file: Path) -> dict[str, Array]:
         raise UnsupportedError(
             f"{file}: expected torch.save's protocol {_PROTOCOL} of a little-endian machine"
         )
-    types = {each.storage.key: each.storage.dtype for _, each in _tensors(tree)}
+    storages = {each.storage.key: each.storage for _, each in _tensors(tree)}
     held: dict[str, bytes] = {}
     for key in keys if isinstance(keys, list) else ():
-        if not isinstance(key, str) or types.get(key) not in DTYPES or key in held:
+        storage = storages.get(key) if isinstance(key, str) and key not in held else None
+        if storage is None or storage.dtype not in DTYPES:
             raise ModelFormatError("expected the storage of a tensor, each once", file, at)
         if len(data) - at < 8:
             raise ModelFormatError("expected the size of a storage, the file ends", file, at)
         count, at = struct.unpack_from("<q", data, at)[0], at + 8
-        size = count * DTYPES[types[key]].itemsize
-        if not 0 <= size <= len(data) - at:
-            reason = f"a storage of {count} elements: expected at most {len(data) - at} bytes"
-            raise ModelFormatError(reason, file, at)
+        size = storage.numbers * DTYPES[storage.dtype].itemsize
+        if count not in (storage.numbers, size) or size > len(data) - at:  # untyped: bytes
+            expected = f"expected {storage.numbers}, and {size} bytes of {len(data) - at}"
+            raise ModelFormatError(f"a storage of {count} elements: {expected}", file, at)
         loading().take(size, "a storage")
         held[key], at = data[at : at + size], at + size
-    if missing := types.keys() - held.keys():
-        reason = f"expected {len(types)} storages, {len(missing)} are missing"
+    if missing := storages.keys() - held.keys():
+        reason = f"expected {len(storages)} storages, {len(missing)} are missing"
         raise ModelFormatError(reason, file, at)
     return _arrays(tree, Storages(file, held.__getitem__))
 
@@ -734,11 +787,16 @@ def _safetensors(data: bytes, file: Path) -> dict[str, Array]:
         raise ModelFormatError(reason, file, 0)
     header = parse_json(data[8 : 8 + length], file, "the header")
     body = memoryview(data)[8 + length :]
-    return {
-        name: _read_entry(entry, body, name, file)
-        for name, entry in _dict(header, "the header", file).items()
-        if name != "__metadata__"
-    }
+    entries = {**_dict(header, "the header", file)}
+    entries.pop("__metadata__", None)
+    arrays = {name: _read_entry(entry, body, name, file) for name, entry in entries.items()}
+    at = 0  # JSON may have a name twice: then the bytes of one tensor are in none
+    for first, end in [*sorted(e["data_offsets"] for e in entries.values()), (len(body),) * 2]:
+        if first != at:
+            reason = "expected each byte of the elements in exactly one tensor"
+            raise ModelFormatError(f"data_offsets: {reason}", file, 8 + length + min(first, at))
+        at = end
+    return arrays
 
 
 def _read_entry(entry: Any, body: memoryview, name: str, file: Path) -> Array:
@@ -781,25 +839,48 @@ def read_nested(data: bytes, file: str, what: str) -> dict[str, Array]:
 
 # Finds the recurrent layers of a file by the names of its tensors.
 
-_NAME = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
+_OWN = re.compile(r"(?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?")
+_LIKE = re.compile(r"(?:^|\.)(?:parametrizations\.)?weight_(?:ih|hh)(?:[_.]|$)")
+"""Follows the name of a module that PyTorch's functions or a user's class may have changed."""
 
 
-def layers_among(arrays: Mapping[str, Array]) -> dict[str, PivotLayer]:
-    """Returns the recurrent stacks by the names of their modules, such as "encoder.lstm" or "".
+def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLayer]]:
+    """Returns functions that read the recurrent stacks, by the names of their modules, such as
+    "encoder.lstm" or "".
 
-    A plain RNN is assumed to use tanh, because weights do not show the activation. Raises
-    `ShapeError` that names a module whose arrays do not fit.
+    Their options are those of `reorders.torch.read`: without any, a plain RNN is assumed to use
+    tanh, because weights do not show the activation.
     """
-    modules: dict[str, dict[str, Array]] = {}
-    for name, array in arrays.items():
-        if match := _NAME.fullmatch(name):
+    found = {name[: match.start()] for name in arrays if (match := _LIKE.search(name))}
+    modules: list[str] = []  # sorted, and no module is inside of another one
+    for module in sorted(found, key=_key_of):
+        if not modules or not _is_inside(module, modules[-1]):
+            modules.append(module)
+    keys, members = [*map(_key_of, modules)], dict[str, dict[str, Array]]()
+    for name, array in arrays.items() if modules else ():
+        module = modules[max(bisect_right(keys, _key_of(name)) - 1, 0)]
+        if _is_inside(name, module):
             wide = array.astype(np.float32) if array.dtype == np.float16 else array
-            modules.setdefault(match[1] or "", {})[match[2]] = wide
-    layers = {}
-    for module, named in modules.items():
-        try:
-            layers[module] = torch.read(named)
-        except OnernnError as error:
-            error.args = (f"{module or 'the file'}: {error}", *error.args[1:])
-            raise
-    return layers
+            members.setdefault(module, {})[name[len(module) + 1 :] if module else name] = wide
+    return {module: partial(_read_layer, named) for module, named in members.items()}
+
+
+def _key_of(name: str) -> str:
+    """Returns a key that sorts the names inside of a module directly behind the module."""
+    return name.replace(".", "\0")
+
+
+def _is_inside(name: str, module: str) -> bool:
+    end = len(module)
+    return not module or name.startswith(module) and name[end : end + 1] == "."
+
+
+def _read_layer(named: Mapping[str, Array], **options: Any) -> PivotLayer:
+    """Returns a layer, which must have no more parameters than PyTorch's layers have."""
+    if others := sorted(name for name in named if not _OWN.fullmatch(name)):
+        raise ShapeError(
+            f"expected only the parameters of PyTorch's layers, got {', '.join(others)[:200]}; if"
+            " the weights are normalized, pruned or parametrized, save the values that the layer"
+            " computes, such as state['weight_hh_l0'] = layer.weight_hh_l0, in their place"
+        )
+    return torch.read(named, **options)

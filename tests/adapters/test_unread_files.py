@@ -59,14 +59,11 @@ def test_what_is_neither_is_refused_by_its_type(take: Callable[[object], object]
 @pytest.mark.parametrize(
     "name, advice",
     [
-        ("m.pt", r"onernn weights .* torch\.export\.save"),
-        ("m.PTH", r"onernn weights .* torch\.export\.save"),
         ("a b.tflite", r"tf2onnx\.convert --tflite '.*a b\.tflite'"),
         ("saved/saved_model.pb", "tf2onnx.convert --saved-model .*saved --output"),
         ("m-0001.params", "-symbol.json"),
         ("m.pdiparams", r"\.pdmodel"),
         ("m.pdparams", r"paddle\.jit\.save"),
-        ("m.safetensors", "onernn weights"),
         ("m.pkl", "could run anything"),
         ("m.ort", "ONNX file"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import onernn
 from onernn import Cell, RnnSpec, UnsupportedError
@@ -105,11 +106,32 @@ def test_the_option_of_a_plain_rnn_reaches_parameters_of_a_module_around_it() ->
     assert layer.spec.cell is Cell.RNN_RELU
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_of_several_layers_the_names_are_told() -> None:
     two = nn.ModuleDict({"a": nn.GRU(3, 4), "b": nn.GRU(4, 4)})
-    for given in (two, two.named_parameters()):
+    normed = nn.ModuleDict({"a": weight_norm(nn.GRU(3, 4), "weight_hh_l0"), "b": nn.GRU(4, 4)})
+    states = normed.state_dict(), normed.named_parameters()
+    scripted = torch.jit.script(two)
+    for given in (two, two.named_parameters(), normed, *states, scripted):
         with pytest.raises(UnsupportedError, match="'a', 'b'"):
             onernn.convert_weights(given, "torch")
+
+
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        (lambda x: x.to("meta"), "meta"),
+        (lambda x: x.to_sparse(), "to_dense"),
+        (lambda x: (100 * x).to(torch.int16), "expected float32 or float64, got int16"),
+    ],
+    ids=["meta", "sparse", "int16"],
+)
+def test_tensors_without_floats_in_memory_are_refused(change: Any, error: str) -> None:
+    state = {name: change(value) for name, value in nn.LSTM(3, 4).state_dict().items()}
+    with pytest.raises(onernn.OnernnError, match=error):
+        read_layer(state)
+    with pytest.raises(UnsupportedError, match="named_parameters"):
+        read_layer(nn.LSTM(3, 4).parameters())
 
 
 class Normed(nn.LSTMCell):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from onernn.adapters.torch.weight_files import read_arrays
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "old"])
 @pytest.mark.parametrize(
-    "dtype", ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
+    "dtype",
+    ["float32", "float64", "float16", "bfloat16", "int64", "int32", "uint16", "uint8", "bool"],
 )
 def test_tensors_of_every_dtype_and_layout_come_back(
     dtype: str, zipped: bool, tmp_path: Path
 ) -> None:
-    whole = (torch.arange(24) % 2).to(getattr(torch, dtype)).reshape(4, 6)
+    whole = torch.arange(24).to(getattr(torch, dtype)).reshape(4, 6)
     state: dict[str, Any] = {
         "whole": whole,
         "turned": whole.t(),
@@ -47,18 +49,77 @@ def test_tensors_of_every_dtype_and_layout_come_back(
         np.testing.assert_array_equal(found[name], wide.numpy(), strict=True)
 
 
-def test_scripted_modules_and_checkpoints_with_optimizers_are_read(tmp_path: Path) -> None:
-    module = nn.Sequential(nn.GRU(3, 2, 2), nn.Linear(2, 2))
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "old"])
+def test_lazy_conjugates_and_signs_are_computed(zipped: bool, tmp_path: Path) -> None:
+    values = torch.randn(2, 3, dtype=torch.complex64)
+    for at, lazy in enumerate([values.conj(), values.conj().imag, values.conj()[0, 1].imag]):
+        torch.save({"x": lazy}, tmp_path / f"{at}", _use_new_zipfile_serialization=zipped)
+        found = read_arrays(tmp_path / f"{at}")["x"]
+        np.testing.assert_array_equal(found, lazy.resolve_conj().resolve_neg().numpy(), strict=True)
+
+
+def test_scripted_modules_keep_names_that_begin_with_an_underscore(tmp_path: Path) -> None:
+    module = nn.Sequential(OrderedDict(_gru=nn.GRU(3, 2, 2))).eval()
+    module.register_buffer("_scale", torch.randn(2, 3).to(torch.complex64).conj())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.jit.script(module[0]).save(str(tmp_path / "scripted.pt"))
-    assert read_arrays(tmp_path / "scripted.pt").keys() == module[0].state_dict().keys()
+        scripted = torch.jit.script(module)
+        scripted.save(str(tmp_path / "scripted.pt"))
+        torch.jit.freeze(scripted).save(str(tmp_path / "frozen.pt"))
+    found, wanted = read_arrays(tmp_path / "scripted.pt"), module.state_dict()
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(found[name], tensor.resolve_conj().numpy(), strict=True)
+    with pytest.raises(
+        onernn.UnsupportedError, match=r"no names: save .* before torch\.jit\.freeze"
+    ):
+        read_arrays(tmp_path / "frozen.pt")
+
+
+def test_checkpoints_with_optimizers_and_settings_are_read(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.GRU(3, 2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.Adam(module.parameters())
     module[0](torch.ones(3, 1, 3))[0].sum().backward()
     optimizer.step()
-    whole = {"model": module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 1}
-    torch.save(whole, tmp_path / "checkpoint.pt")
-    assert read_arrays(tmp_path / "checkpoint.pt").keys() == module.state_dict().keys()
+    steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5])
+    others = {"best": np.float64(0.5), 1: b"x", (2, "a"): b"", 3: bytearray(b"y"), 4: 1j}
+    others |= {"optimizer": optimizer.state_dict(), "steps": steps.state_dict(), "epoch": 1}
+    for protocol in (2, 4):
+        whole = {"model": module.state_dict(), **others}
+        torch.save(whole, tmp_path / "checkpoint.pt", pickle_protocol=protocol)
+        assert read_arrays(tmp_path / "checkpoint.pt").keys() == module.state_dict().keys()
+    torch.save({"model": {"width": 2}, "weights": module.state_dict()}, tmp_path / "checkpoint.pt")
+    wanted = {f"weights.{name}" for name in module.state_dict()}
+    assert read_arrays(tmp_path / "checkpoint.pt").keys() == wanted
+
+
+def test_tensors_of_a_container_that_occurs_twice_have_both_names(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"x": torch.ones(2), "inner": {"y": torch.zeros(3)}}
+    state["inner"]["self"] = state
+    torch.save({"best": state, "last": state, "inner": state["inner"]}, tmp_path / "m.pt")
+    names = ("best.x", "best.inner.y", "last.x", "last.inner.y", "inner.y")
+    assert [*read_arrays(tmp_path / "m.pt")] == [*names]
+    many: Any = torch.ones(2)
+    for _ in range(99):
+        many = {"x" * 10**4: many, "y": many}
+    torch.save(many, tmp_path / "m.pt")
+    with pytest.raises(onernn.OnernnError):
+        read_arrays(tmp_path / "m.pt")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.eye(2).to_sparse(), torch.ones(2).to(torch.float8_e4m3fn)],
+    ids=["sparse", "float8"],
+)
+def test_the_advice_for_a_tensor_that_is_not_read_works(tensor: Any, tmp_path: Path) -> None:
+    torch.save({"x": tensor}, tmp_path / "m.pt")
+    with pytest.raises(onernn.UnsupportedError, match="save a plain one in its place") as told:
+        read_arrays(tmp_path / "m.pt")
+    calls = re.findall(r"tensor\.(?:detach\(\)\.)?\w+\(\)", str(told.value))
+    torch.save({"x": eval(calls["float8" in str(tensor.dtype)])}, tmp_path / "m.pt")
+    plain = tensor.to_dense() if tensor.is_sparse else tensor.float()
+    np.testing.assert_array_equal(read_arrays(tmp_path / "m.pt")["x"], plain.numpy())
 
 
 class Network(nn.Module):

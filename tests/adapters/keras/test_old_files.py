@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import onernn
 from onernn import ModelFormatError, UnsupportedError
+from onernn.adapters.stacks import read_stacks
 
 h5py = pytest.importorskip("h5py")
 SMALL = Path(__file__).parents[2] / "data" / "keras" / "small_legacy"
@@ -182,11 +183,7 @@ def test_weights_of_cudnn_layers_alone_have_sigmoid_gates(tmp_path: Path) -> Non
     state = onernn.convert_weights(onernn.read_layer(dict(_short(entries)), "keras"), to="torch")
     assert_array_equal(state["weight_ih_l0"][:HIDDEN], w[0].T)
     assert_array_equal(state["weight_hh_l0"][-HIDDEN:], u[3].T)
-    from onernn.adapters.keras.read import layers_among, read_weights
-
-    arrays = read_weights(params)
-    assert arrays is not None
-    (found,) = layers_among(arrays).values()
+    (found,) = read_stacks(params).values()
     assert found.spec.activations is None
 
 

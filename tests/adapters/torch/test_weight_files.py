@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from onernn import (
     read_weights,
 )
 from onernn.adapters.stacks import read_stacks
-from onernn.adapters.torch.weight_files import layers_among, read_arrays, unpickle
+from onernn.adapters.torch.weight_files import read_arrays, unpickle
 from onernn.ir.spec import Cell
 from onernn.reorders import torch
 
@@ -86,6 +87,20 @@ def write_safetensors(file: Path, arrays: dict[str, np.ndarray]) -> None:
         body += array.tobytes()
     text = json.dumps(header).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+@pytest.mark.parametrize("entries", ["a0", "a4", "a0 b0", "a0 a4"])  # a4: the bytes from 4 to 8
+def test_bytes_of_a_safetensors_that_are_not_in_exactly_one_tensor_are_an_error(
+    entries: str, tmp_path: Path
+) -> None:
+    texts = [
+        f'"{name}":{{"dtype":"F32","shape":[1],"data_offsets":[{at},{int(at) + 4}]}}'
+        for name, at in entries.split()
+    ]
+    text = "{{{}}}".format(",".join(texts)).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with pytest.raises(ModelFormatError, match="expected each byte of the elements in exactly one"):
+        read_weights(tmp_path / "m.safetensors")
 
 
 PARTS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -151,12 +166,13 @@ def test_a_file_that_only_begins_like_weights_is_an_error_of_ours(
     content: bytes, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(OnernnError, match=name):
+    with pytest.raises(OnernnError, match=name) as told:
         load(tmp_path / name)
     try:
         assert read_weights(tmp_path / name) == {}  # a .safetensors of no tensor
     except OnernnError as error:
         assert name in str(error)
+        assert "weights, not a model" not in str(told.value) or b"{" in content  # JSON is not read
 
 
 class Module:
@@ -307,8 +323,51 @@ def test_a_file_without_recurrent_layers_tells_which_names_it_wants(tmp_path: Pa
     ],
 )
 def test_arrays_that_do_not_fit_each_other_name_their_module(
-    name: str, shape: Any, named: str, arrays: dict[str, Any]
+    name: str, shape: Any, named: str, arrays: dict[str, Any], tmp_path: Path
 ) -> None:
-    arrays[name] = np.zeros(shape, np.float32)
+    file, (wrong, right) = tmp_path / "m.npz", ("encoder", "decoder.gru")
+    if name.startswith(right):
+        wrong, right = right, wrong
+    np.savez(file, **{**arrays, name: np.zeros(shape, np.float32)})
+    found = read_stacks(file)
+    assert found.keys() == {right}
+    assert re.search(named.partition(": ")[2], str(*found.omitted)) and wrong in str(*found.omitted)
+    assert not read_stacks(file, node=right).omitted
     with pytest.raises(ShapeError, match=named):
-        layers_among(arrays)
+        read_stacks(file, node=wrong)
+
+
+PLAIN = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+
+
+@pytest.mark.parametrize(
+    "names, named",
+    [
+        ((*PLAIN, "layernorm_i.weight"), "layernorm_i.weight"),
+        ((*PLAIN, "weight_ci"), "weight_ci"),
+        (
+            ("weight_ih_l0_g", "weight_ih_l0_v", "weight_hh_l0_g", "weight_hh_l0_v"),
+            "weight_hh_l0_g",
+        ),
+        (("weight_ih_l0", "weight_hh_l0_orig", "weight_hh_l0_mask"), "weight_hh_l0_mask"),
+        (("weight_ih_l0", "parametrizations.weight_hh_l0.original0"), "original0"),
+        (("weight_hh_l0_raw", *(f"module.{name}" for name in PLAIN)), "weight_hh_l0_raw"),
+    ],
+)
+@pytest.mark.parametrize(
+    "module, others",
+    [("decoder-x", 2), ("decoder.gru2", 2), ("decoder", 1), ("decoder.gru.inner", 1)],
+)
+def test_a_layer_with_other_parameters_than_pytorchs_is_refused_by_their_names(
+    names: Sequence[str],
+    named: str,
+    module: str,
+    others: int,
+    arrays: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    more = {f"{module}.{name}": np.ones((6, 2), np.float32) for name in names}
+    np.savez(tmp_path / "m.npz", **arrays, **more)
+    found = read_stacks(tmp_path / "m.npz")
+    assert [*found] == ["encoder", "decoder.gru"][:others]
+    assert named in str(*found.omitted)
