@@ -69,8 +69,10 @@ class TorchBuilder(GraphBuilder):
         """
         for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
-            if number != round(number, 4) and not self._came_of_weights(number):
-                self.tie(self.free, why)  # 1.4142 or 0.0714 may come from any size
+            # 1.4142 or 0.07142 may come from any size, 1e-12 has one digit
+            plain = number in (round(number, 4), float(f"{number:.0e}"))
+            if not plain and not self._came_of_weights(number):
+                self.tie(self.free, why)
 
     def _came_of_weights(self, number: float) -> bool:
         """Returns whether a number may come from a size of weights, such as 1 / sqrt(64)."""
@@ -386,12 +388,13 @@ COMPLEX: set[Signature] = set()
 ALIASES = pairs(
     """
     absolute=abs arctan=atan clip=clamp concat=cat concatenate=cat divide=div fix=trunc
-    greater=gt greater_equal=ge less=lt less_equal=le linalg_matmul=matmul moveaxis=movedim
-    multiply=mul negative=neg not_equal=ne numpy_T.a=numpy_T pow.Tensor=pow.Tensor_Tensor
-    special_erf=erf special_exp2=exp2 special_expit=sigmoid special_expm1=expm1
-    special_log1p=log1p special_log_softmax=log_softmax.int special_logsumexp=logsumexp
-    special_round=round special_softmax=softmax.int subtract=sub swapdims=transpose.int
-    transpose=transpose.int
+    floor_divide.Tensor=floor_divide ger=outer greater=gt greater_equal=ge less=lt less_equal=le
+    linalg_matmul=matmul mT.a=mT moveaxis=movedim multiply=mul negative=neg not_equal=ne
+    numpy_T.a=numpy_T pow.Tensor=pow.Tensor_Tensor row_stack=vstack special_erf=erf
+    special_exp2=exp2 special_expit=sigmoid special_expm1=expm1 special_log1p=log1p
+    special_log_softmax=log_softmax.int special_logsumexp=logsumexp special_round=round
+    special_softmax=softmax.int subtract=sub swapdims=transpose.int transpose=transpose.int
+    true_divide=div
     """
 )
 """Other names of operators that take the same arguments, with or without an overload."""
