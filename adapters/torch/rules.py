@@ -32,6 +32,7 @@ from onernn.adapters.torch.table import (
     Axes,
     Axis,
     Number,
+    Place,
     Scalar,
     Sizes,
     TorchTensor,
@@ -203,17 +204,14 @@ def relu6(self):
     return self.Clip(self.scalar(0), self.scalar(6))
 
 
-@torch("clamp clamp_min clamp_max")
-def clamp(self, *, min=Scalar(None, _BOUNDS), max=Scalar(None, _BOUNDS)):
+@torch("clamp clamp_min clamp_max clamp.Tensor clamp_min.Tensor clamp_max.Tensor")
+def clamp(self, min=None, max=None):
     x = self.promote()
-    return x.Clip(*(bound if bound is None else x.scalar(bound) for bound in (min, max)))
-
-
-@torch("clamp.Tensor clamp_min.Tensor clamp_max.Tensor")
-def clamp_by(self, min=None, max=None):
-    x = self.promote()
-    x = x.Max(min.promote()) if min else x
-    return x.Min(max.promote()) if max else x
+    low, high = (each.promote(*_BOUNDS) if each else None for each in (min, max))
+    if all(each is None or each.rank == 0 for each in (low, high)):
+        return x.Clip(low, high)
+    x = x.Max(low) if low else x
+    return x.Min(high) if high else x
 
 
 @torch("leaky_relu")
@@ -450,6 +448,24 @@ def compute_size(*, a=None, b=None, op):
             refuse(f"arguments {a} and {b}: expected sizes and integers")
     builder.computed[op.node.outputs[0]] = numbers
     return op.emit(_OF_SIZES[op.at.type], *values)
+
+
+@torch("_operator.truediv _operator.pow torch.sym_float")
+def compute_float(*, a=None, b=None, op):
+    """Returns the result of Python's arithmetic with a size whose result is a float."""
+    builder, operands, numbers = op.builder, list[TorchTensor](), list[float]()
+    for each in (a, b):
+        if isinstance(each, Open):
+            operands.append(TorchTensor(op, builder.value(each.name)).cast(np.float64))
+            numbers += builder.computed.get(each.name, ())
+        elif each is not None:
+            operands.append(TorchTensor(op, op.constant(np.float64(each))))
+            numbers.append(each)
+    builder.computed[op.node.outputs[0]] = numbers
+    x, *y = operands
+    if op.at.type == "_operator.pow":
+        return x.Pow(*y) if isinstance(b, float) else refuse(f"exponent {b}: expected a float")
+    return x / y[0] if y else x
 
 
 # The rules of layers (matrix products, convolutions, norms, softmax) and of reductions.
@@ -1013,8 +1029,8 @@ def searchsorted(
 
 
 @torch("topk")
-def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
-    return self.TopK([k], axis=dim, largest=int(largest), outputs=2)
+def topk(self, *, k=Place(axis=-1), dim=Axis(-1), largest=True, sorted=True, op):
+    return self.TopK(op.list_values([k]), axis=dim, largest=int(largest), outputs=2)
 
 
 @torch("scaled_dot_product_attention", dropout_p=0.0, enable_gqa=False)

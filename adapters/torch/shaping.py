@@ -203,11 +203,10 @@ def ravel(self):
 
 
 @torch(views="unflatten.int")
-def unflatten(self, *, dim=Axis(), sizes=()):
+def unflatten(self, *, dim=Axis(), sizes=Sizes(), op):
     self.tie(dim)
-    before, after = range(dim), range(dim + 1, self.rank)
-    parts = [*map(self.size, before), self.constant(np.array(sizes)), *map(self.size, after)]
-    return self.Reshape(parts[0].join(*parts[1:]))
+    before, after = map(self.size, range(dim)), map(self.size, range(dim + 1, self.rank))
+    return self.Reshape(op.list_values([*before, *sizes, *after]))
 
 
 @torch(views="unsqueeze")
@@ -366,8 +365,9 @@ def flip(self, *, dims=Axes()):
 def roll(self, *, shifts=Sizes(), dims=(), op):
     """Moves elements along axes; elements that leave the end of an axis return at its start."""
     x, axes = (self, [op.axis(each) for each in dims]) if dims else (self.reshape(-1), [0])
-    op.builder.tie_numbers([each for each in shifts if isinstance(each, int)], op.why)
     for axis, shift in zip(axes, shifts, strict=True):
+        if isinstance(shift, int):
+            op.builder.tie_place(x.name, axis, abs(shift), op.why)
         size = x.size(axis)
         places = bodies.count_up(size.squeeze(0)).Sub(op.list_values([shift]))
         x = x.Gather(places.Mod(size), axis=axis)
@@ -625,10 +625,10 @@ def _put(x: Any, values: Any, axes: Sequence[int], lists: Sequence[Any], accumul
 
 
 @torch("one_hot")
-def one_hot(self, *, num_classes=-1, op):
+def one_hot(self, *, num_classes=Scalar(-1), op):
     if num_classes < 1:
         refuse(f"argument num_classes={num_classes}: expected 1 or more; pass it to one_hot")
-    return self.OneHot([num_classes], np.array([0, 1], op.result_dtype()), axis=-1)
+    return self.OneHot([int(num_classes)], np.array([0, 1], op.result_dtype()), axis=-1)
 
 
 def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
@@ -638,6 +638,7 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
     dtype = op.result_dtype()
     counts = [each for each in sizes if isinstance(each, int)]
     if len(counts) < len(sizes):
+        op.builder.literal[op.node.outputs[0]] = counts
         return op.emit(
             "ConstantOfShape", op.list_values(sizes).read(), value=np.full(1, number, dtype)
         )
@@ -706,12 +707,15 @@ def triangle(self, *, diagonal=0, op):
 
 
 @torch("constant_pad_nd pad")
-def pad(self, *, pad=(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
+def pad(self, *, pad=Sizes(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
     """Pads axes. ``pad`` holds pairs, before and after each axis, starting with the last axis."""
     rank, pairs = self.rank, list(zip(pad[::2], pad[1::2], strict=True))
     for at, pair in enumerate(pairs):
         if op.builder.free_in(self.name, rank - 1 - at):
-            op.builder.tie_numbers([number for number in pair if abs(number) > 1], op.why)
+            numbers = [each for each in pair if isinstance(each, int) and abs(each) > 1]
+            op.builder.tie_numbers(numbers, op.why)
+            if numbers and pair[0] == 0:
+                self.tie(rank - 1 - at)  # may fill the axis up to a fixed size
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
-    ends = [*(a for a, _ in pairs), *(b for _, b in pairs)]
+    ends = op.list_values([*(a for a, _ in pairs), *(b for _, b in pairs)])
     return self.Pad(ends, *([self.scalar(value)] if mode == "constant" else []), mode=mode)

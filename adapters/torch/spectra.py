@@ -106,20 +106,17 @@ _NORMS = {None: 0, "backward": 0}
 
 
 @torch("fft_rfft", complex=True)
-def fft_rfft(self, *, n=None, dim=-1, norm=OneOf(None, _NORMS), op):
+def fft_rfft(self, *, n=Scalar(), dim=-1, norm=OneOf(None, _NORMS), op):
     """Returns the frequencies from 0 to n / 2 of real signals."""
-    if n is not None:
-        op.builder.tie_numbers([n], op.why)
     return self.unsqueeze(self.rank).DFT(n, op.axis(dim), onesided=1)
 
 
 @torch("fft_irfft", complex=True)
-def fft_irfft(self, *, n=None, dim=-1, norm=OneOf(None, _NORMS), op):
+def fft_irfft(self, *, n=Scalar(), dim=-1, norm=OneOf(None, _NORMS), op):
     """Returns the real signals, n samples long, whose frequencies from 0 to n / 2 are given."""
     axis = dim + self.rank - 1 if dim < 0 else dim
     x = self
     if n is not None:
-        op.builder.tie_numbers([n], op.why)
         x = x.Slice([0], [n // 2 + 1], [axis])
     return x.DFT(n, axis, inverse=1, onesided=1).squeeze(-1)
 

@@ -405,3 +405,46 @@ def test_a_query_that_may_read_no_key_gives_zeros(axes: Any, tmp_path: Path) -> 
         program = torch.export.export(module, (x, each))
         for file in (saved(program, tmp_path), saved(program.run_decompositions(), tmp_path)):
             checked(onernn.Session(file), module, x, each)
+
+
+def exported_for_7_steps(function: Any, folder: Path, *dynamic: int) -> tuple[Any, Path]:
+    module = programs.module()(lambda self, x: function(x))().eval()
+    sizes = ({axis: torch.export.Dim.AUTO for axis in dynamic},)
+    return module, saved(
+        torch.export.export(module, (torch.randn(3, 7, 6),), dynamic_shapes=sizes), folder
+    )
+
+
+@pytest.mark.parametrize("dynamic", [(), (0,)], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(1) / (x.shape[1] * x.shape[2]),
+        lambda x: x.topk(x.shape[1] // 2, 1)[0],
+        lambda x: F.one_hot(x.argmax(1), x.shape[1]),
+        lambda x: x.roll(x.shape[1] // 2, 1),
+        lambda x: F.pad(x, (0, 0, 0, 12 - x.shape[1])),
+        lambda x: torch.zeros(len(x), x.shape[1]).scatter(1, x.argmax(1)[:, :1], 1.0),
+    ],
+)
+def test_a_number_that_may_come_from_the_steps_fixes_them(
+    function: Any, dynamic: Any, tmp_path: Path
+) -> None:
+    _, file = exported_for_7_steps(function, tmp_path, *dynamic)
+    assert onernn.load(file).inputs[0].shape[1] == 7
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x[:, : x.shape[1] // 2], x[:, x.shape[1] - 1], x.narrow(1, 1, x.shape[1] - 1)),
+        lambda x: (x * (1 / x.shape[1]), x / x.shape[1] ** 0.5, x.topk(x.shape[1] // 2, 1)[0]),
+        lambda x: (x.argmax(1).clamp(max=x.shape[1] - 2), F.pad(x, (0, 0, 0, 20 - x.shape[1]))),
+        lambda x: x.reshape(-1, 6).unflatten(0, (x.shape[0], -1)),
+    ],
+)
+def test_numbers_computed_from_dynamic_sizes_give_pytorchs(function: Any, tmp_path: Path) -> None:
+    module, file = exported_for_7_steps(function, tmp_path, 0, 1)
+    session = onernn.Session(file)
+    for steps in (7, 4, 12):
+        checked(session, module, torch.randn(2, steps, 6))
