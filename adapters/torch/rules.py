@@ -360,6 +360,8 @@ def _common(x: Any, other: Any) -> Any:
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
+        if mine.kind == "b" and isinstance(other, Number) and other.value not in (0, 1):
+            mine = np.dtype(np.int64)
         return mine if whole or mine.kind == "f" else np.dtype(np.float32)
     theirs = other.dtype
     if mine != theirs and 0 in (x.rank, other.rank):
@@ -808,7 +810,8 @@ def _reduce(self: Any, kind: str, axes: Sequence[int], keepdims: bool) -> Any:
 
 @torch("any any.dim any.dims all all.dim all.dims")
 def any_or_all(self, *, dim=Axes(), keepdim=False, op):
-    return _reduce(self.cast(bool), "Max" if op.name == "any" else "Min", dim, keepdim)
+    x, kind = self.cast(bool), "Max" if op.name == "any" else "Min"
+    return (getattr(x, f"Reduce{kind}")(dim, keepdims=int(keepdim)) if dim else x).promote()
 
 
 @torch("count_nonzero count_nonzero.dim_IntList")
@@ -839,7 +842,7 @@ _NORMS = {1.0: "L1", 2.0: "L2", math.inf: "Max", -math.inf: "Min"}
 
 @torch("linalg_vector_norm")
 def vector_norm(self, *, ord=OneOf(2.0, _NORMS), dim=Axes(), keepdim=False):
-    return _reduce(self.promote().Abs() if ord[0] == "M" else self, ord, dim, keepdim)
+    return _reduce(self.promote().Abs() if ord[0] == "M" or not dim else self, ord, dim, keepdim)
 
 
 @torch("norm.ScalarOpt_dim")
@@ -867,7 +870,7 @@ def cdist(x1, x2, *, p=OneOf(2.0, _NORMS), compute_mode=None):
 
 @torch("pairwise_distance")
 def pairwise_distance(x1, x2, *, p=OneOf(2.0, _NORMS), eps=1e-6, keepdim=False):
-    apart = x1.promote() - x2.promote() + eps
+    apart = (x1 - x2).promote() + eps
     return getattr(apart, f"Reduce{p}")([-1], keepdims=int(keepdim))
 
 
