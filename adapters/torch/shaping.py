@@ -419,11 +419,9 @@ def unfold(self, *, dimension=0, size=Scalar(), step=Scalar(), op):
     """Returns windows of ``size`` elements, ``step`` apart; a new last axis has their elements."""
     axis = op.axis(dimension)
     self.tie(axis)
-    last = op.builder.find_exported_size(self.dims[axis])
-    if last is None:
-        refuse(f"axis {axis}: expected a known size{FIX_SIZE}")
-    places = np.arange(0, last - size + 1, step)[:, None] + np.arange(size)
-    out = self.Gather(self.constant(places), axis=axis)
+    count = (self.size(axis).squeeze(0) - size) / step + 1
+    starts = bodies.count_up(count) * step
+    out = self.Gather(starts.unsqueeze(1) + np.arange(size), axis=axis)
     return bodies.move_axes(out, [axis + 1], [self.rank])
 
 
