@@ -810,8 +810,10 @@ def _reduce(self: Any, kind: str, axes: Sequence[int], keepdims: bool) -> Any:
 
 @torch("any any.dim any.dims all all.dim all.dims")
 def any_or_all(self, *, dim=Axes(), keepdim=False, op):
-    x, kind = self.cast(bool), "Max" if op.name == "any" else "Min"
-    return (getattr(x, f"Reduce{kind}")(dim, keepdims=int(keepdim)) if dim else x).promote()
+    x = self.cast(bool)
+    x = (x if op.name == "any" else x.Not()).cast(np.int64)
+    found = (x.ReduceSum(dim, keepdims=int(keepdim)) if dim else x).cast(bool)
+    return (found if op.name == "any" else found.Not()).promote()
 
 
 @torch("count_nonzero count_nonzero.dim_IntList")
