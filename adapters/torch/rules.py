@@ -528,6 +528,26 @@ def bilinear(input1, input2, weight, bias=None):
     return out + bias if bias else out
 
 
+@torch("tensordot")
+def tensordot(self, other, *, dims_self=(), dims_other=()):
+    """Returns the sum of products over pairs of axes."""
+    if self.rank + other.rank > 26:
+        refuse(f"expected at most 26 axes, got {self.rank} and {other.rank}")
+    one, two = ([*"abcdefghijklmnopqrstuvwxyz"][at:] for at in (0, self.rank))
+    one, two = one[: self.rank], two[: other.rank]
+    for mine, theirs in zip(dims_self, dims_other, strict=True):
+        two[theirs] = one[mine]
+    left = "".join(letter for letter in one + two if (one + two).count(letter) == 1)
+    return self.Einsum(other, equation=f"{''.join(one)},{''.join(two)}->{left}")
+
+
+@torch("mse_loss l1_loss")
+def loss(self, target, *, reduction=OneOf(1, {0: "", 1: "Mean", 2: "Sum"}), op):
+    apart = self.promote() - target.promote()
+    out = apart * apart if op.name == "mse_loss" else apart.Abs()
+    return _reduce(out, reduction, [*range(out.rank)] if reduction else [], False)
+
+
 @torch("softmax.int _softmax", half_to_float=False)
 def softmax(self, *, dim=Axis()):
     return self.promote().Softmax(axis=dim)
@@ -966,6 +986,18 @@ def _accumulate(
     along = {"input_axes": (axis,), "output_axes": (axis,)}
     _, result = begin.Scan(x, outputs=2, **(scan_attributes(step, 1) | along))
     return result
+
+
+@torch("diff")
+def diff(self, prepend=None, append=None, *, n=1, dim=Axis(-1)):
+    """Returns the differences of neighbours along an axis, n times."""
+    if self.dtype.kind == "b" or n > 8:
+        refuse(f"arguments n={n}, self {self.dtype}: expected numbers, and n of at most 8")
+    first, *others = (each for each in (prepend, self, append) if each)
+    x = first.Concat(*others, axis=dim) if others else first
+    for _ in range(n):
+        x = x.Slice([1], [END], [dim]) - x.Slice([0], [-1], [dim])
+    return x
 
 
 @torch("cumprod")
