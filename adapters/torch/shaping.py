@@ -421,6 +421,7 @@ def unfold(self, *, dimension=0, size=Scalar(), step=Scalar(), op):
     self.tie(axis)
     count = (self.size(axis).squeeze(0) - size) / step + 1
     starts = bodies.count_up(count) * step
+    op.fill([int(size)], 0, starts.dtype, "window")  # only checks the memory budget
     out = self.Gather(starts.unsqueeze(1) + np.arange(size), axis=axis)
     return bodies.move_axes(out, [axis + 1], [self.rank])
 
