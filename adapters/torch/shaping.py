@@ -494,6 +494,8 @@ def scatter(
 @torch("index_add index_copy index_fill.int_Scalar index_fill.int_Tensor")
 def index_update(self, index, source=None, value=None, *, dim=Axis(), alpha=Scalar(1), op):
     """Adds to, or replaces, the parts of ``self`` at the positions of an index list."""
+    if self.rank == 0:
+        refuse("expected a tensor with axes, got a scalar")
     updates = value.cast(self.dtype) if source is None else source * alpha
     return _put(self, updates, [dim], [index.reshape(-1)], op.name == "index_add")
 
