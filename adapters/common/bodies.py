@@ -173,7 +173,18 @@ def move_axes(x: Any, sources: Sequence[int], places: Sequence[int]) -> Any:
     """Returns x with its axes ``sources`` moved to ``places``; the other axes keep their order."""
     left = iter(axis for axis in range(x.rank) if axis not in sources)
     moved = dict(zip(places, sources, strict=True))
-    return x.transpose(*(moved[at] if at in moved else next(left) for at in range(x.rank)))
+    perm = [moved[at] if at in moved else next(left) for at in range(x.rank)]
+    return x if perm == [*range(x.rank)] else x.transpose(*perm)
+
+
+def broadcast(values: Sequence[Any]) -> list[Any]:
+    """Returns values expanded to their common shape."""
+    first, shapes = values[0], {each.type.shape for each in values}
+    if len(shapes) == 1 and None not in (first.type.shape or [None]):
+        return [*values]
+    for each in values[1:]:
+        first = first.Expand(each.sizes)
+    return [each.Expand(first.sizes) for each in values]
 
 
 def count_up(count: Any) -> Any:

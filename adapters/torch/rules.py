@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from onernn.adapters.common import bodies
 from onernn.adapters.common.bodies import (
     FORMULAS,
     each_axis,
@@ -24,20 +25,24 @@ from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.read import Open
 from onernn.adapters.torch.spectra import multiply_complex
 from onernn.adapters.torch.table import (
+    END,
     FIX_SIZE,
     WEIGHTS,
     AnySize,
     Axes,
     Axis,
     Number,
+    Place,
     Scalar,
     Sizes,
     TorchTensor,
     torch,
 )
+from onernn.ir.arrays import Array
 from onernn.ir.graph import Graph, Node, Value
 from onernn.ops import OPERATORS
 from onernn.ops.control import scan_attributes
+from onernn.ops.reducing import highest, lowest
 from onernn.reorders import torch as layout
 from onernn.reorders.layers import PivotLayer
 
@@ -58,6 +63,8 @@ def plain(self, *, op):
 
 @torch("sign sgn")
 def sign(self):
+    if self.dtype.kind == "b":
+        return self
     return self.Equal(self).Where(self.Sign(), self.scalar(0))  # 0 for NaN
 
 
@@ -115,9 +122,28 @@ def trunc(self):
     return x if x.dtype.kind != "f" else truncate(x)
 
 
-@torch("isnan")
-def isnan(self):
-    return self.IsNaN()
+@torch("isnan isfinite isinf isposinf isneginf")
+def is_special(self, *, op):
+    if self.dtype.kind != "f":
+        return self.Equal(self) if op.name == "isfinite" else self.Equal(self).Not()
+    match op.name:
+        case "isnan":
+            return self.IsNaN()
+        case "isfinite":
+            return self.Abs().Less(np.inf)
+    x = self.Abs() if op.name == "isinf" else self
+    return x.Equal(-np.inf if op.name == "isneginf" else np.inf)
+
+
+@torch("nan_to_num")
+def nan_to_num(self, *, nan=Scalar(0.0), posinf=Scalar(None), neginf=Scalar(None)):
+    if self.dtype.kind != "f":
+        return self
+    most = float(np.finfo(self.dtype).max)
+    high, low = most if posinf is None else posinf, -most if neginf is None else neginf
+    x = self.IsNaN().Where(self.scalar(nan), self)
+    x = self.Equal(np.inf).Where(self.scalar(high), x)
+    return self.Equal(-np.inf).Where(self.scalar(low), x)
 
 
 @torch("tan")
@@ -178,10 +204,14 @@ def relu6(self):
     return self.Clip(self.scalar(0), self.scalar(6))
 
 
-@torch("clamp clamp_min clamp_max")
-def clamp(self, *, min=Scalar(None, _BOUNDS), max=Scalar(None, _BOUNDS)):
+@torch("clamp clamp_min clamp_max clamp.Tensor clamp_min.Tensor clamp_max.Tensor")
+def clamp(self, min=None, max=None):
     x = self.promote()
-    return x.Clip(*(bound if bound is None else x.scalar(bound) for bound in (min, max)))
+    low, high = (each.promote(*_BOUNDS) if each else None for each in (min, max))
+    if all(each is None or each.rank == 0 for each in (low, high)):
+        return x.Clip(low, high)
+    x = x.Max(low) if low else x
+    return x.Min(high) if high else x
 
 
 @torch("leaky_relu")
@@ -262,9 +292,49 @@ def minimum(self, other):
     return self.promote().Min(other.promote())
 
 
-@torch("addcmul", value=1.0)
-def addcmul(self, tensor1, tensor2):
-    return self.promote() + tensor1.promote() * tensor2.promote()
+@torch("addcmul addcdiv")
+def addcmul(self, tensor1, tensor2, *, value=Scalar(1), op):
+    x, y, z = self.promote(), tensor1.promote() * value, tensor2.promote()
+    return x + (y * z if op.name == "addcmul" else y / z)
+
+
+@torch("fmod.Tensor fmod.Scalar")
+def fmod(self, other):
+    """Returns the remainder with the sign of ``self``."""
+    return self.promote().Mod(other.promote(), fmod=1)
+
+
+@torch("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
+def remainder(self, other):
+    """Returns the remainder with the sign of ``other``."""
+    x, y = self.promote(), other.promote()
+    return bodies.remainder(x, y) if x.dtype.kind == "f" else x.Mod(y)
+
+
+@torch("div.Tensor_mode div.Scalar_mode")
+def divide(self, other, *, rounding_mode="", op):
+    if rounding_mode == "floor":
+        return floor_divide(self, other)
+    x, y = self.promote(), other.promote()
+    quotient = x / y
+    return truncate(quotient) if rounding_mode and x.dtype.kind == "f" else quotient
+
+
+@torch("floor_divide floor_divide.Scalar")
+def floor_divide(self, other):
+    """Returns the quotient rounded down, computed from the remainder as PyTorch does: 1 // 0.1 is
+    9.
+    """
+    x, y = self.promote(), other.promote()
+    rest = x.Mod(y, fmod=1)
+    zero = x.scalar(0)
+    lower = rest.Less(zero).Xor(y.Less(zero)).And(rest.Equal(zero).Not()).cast(x.dtype)
+    if x.dtype.kind != "f":
+        return x / y - lower
+    quotient = (x - rest) / y - lower
+    floor = quotient.Floor()
+    near = floor + (quotient - floor).Greater(0.5).cast(x.dtype)
+    return y.Equal(zero).Where(x / y, near)
 
 
 @torch("lerp.Tensor lerp.Scalar")
@@ -290,6 +360,8 @@ def _common(x: Any, other: Any) -> Any:
     mine = x.dtype
     if isinstance(other, Number) or not other.slot:
         whole = not isinstance(other, Number) or not isinstance(other.value, float)
+        if mine.kind == "b" and isinstance(other, Number) and other.value not in (0, 1):
+            mine = np.dtype(np.int64)
         return mine if whole or mine.kind == "f" else np.dtype(np.float32)
     theirs = other.dtype
     if mine != theirs and 0 in (x.rank, other.rank):
@@ -380,6 +452,24 @@ def compute_size(*, a=None, b=None, op):
     return op.emit(_OF_SIZES[op.at.type], *values)
 
 
+@torch("_operator.truediv _operator.pow torch.sym_float")
+def compute_float(*, a=None, b=None, op):
+    """Returns the result of Python's arithmetic with a size whose result is a float."""
+    builder, operands, numbers = op.builder, list[TorchTensor](), list[float]()
+    for each in (a, b):
+        if isinstance(each, Open):
+            operands.append(TorchTensor(op, builder.value(each.name)).cast(np.float64))
+            numbers += builder.computed.get(each.name, ())
+        elif each is not None:
+            operands.append(TorchTensor(op, op.constant(np.float64(each))))
+            numbers.append(each)
+    builder.computed[op.node.outputs[0]] = numbers
+    x, *y = operands
+    if op.at.type == "_operator.pow":
+        return x.Pow(*y) if isinstance(b, float) else refuse(f"exponent {b}: expected a float")
+    return x / y[0] if y else x
+
+
 # The rules of layers (matrix products, convolutions, norms, softmax) and of reductions.
 #
 # Formulas: documentation of torch.nn.functional, in inference.
@@ -420,15 +510,55 @@ def addmm(
     return product + self * beta if beta else product
 
 
+@torch("outer")
+def outer(self, vec2):
+    return self.promote().unsqueeze(1) * vec2.promote()
+
+
 @torch("einsum")
 def einsum(*tensors, equation="", path=None):
     first, *others = [tensor.promote() for tensor in tensors]
     return first.Einsum(*others, equation=equation)
 
 
+@torch("bilinear")
+def bilinear(input1, input2, weight, bias=None):
+    """Returns x1 @ weight[o] @ x2 + bias[o] for each o."""
+    out = input1.Einsum(weight, input2, equation="...i,oij,...j->...o")
+    return out + bias if bias else out
+
+
+@torch("tensordot")
+def tensordot(self, other, *, dims_self=(), dims_other=()):
+    """Returns the sum of products over pairs of axes."""
+    if self.rank + other.rank > 26:
+        refuse(f"expected at most 26 axes, got {self.rank} and {other.rank}")
+    one, two = ([*"abcdefghijklmnopqrstuvwxyz"][at:] for at in (0, self.rank))
+    one, two = one[: self.rank], two[: other.rank]
+    for mine, theirs in zip(dims_self, dims_other, strict=True):
+        two[theirs] = one[mine]
+    left = "".join(letter for letter in one + two if (one + two).count(letter) == 1)
+    return self.Einsum(other, equation=f"{''.join(one)},{''.join(two)}->{left}")
+
+
+@torch("mse_loss l1_loss")
+def loss(self, target, *, reduction=OneOf(1, {0: "", 1: "Mean", 2: "Sum"}), op):
+    apart = self.promote() - target.promote()
+    out = apart * apart if op.name == "mse_loss" else apart.Abs()
+    return _reduce(out, reduction, [*range(out.rank)] if reduction else [], False)
+
+
 @torch("softmax.int _softmax", half_to_float=False)
 def softmax(self, *, dim=Axis()):
     return self.promote().Softmax(axis=dim)
+
+
+@torch("_safe_softmax")
+def _safe_softmax(self, *, dim=Axis()):
+    """Returns the softmax; 0 if all elements along the axis are -inf."""
+    x = self.promote()
+    masked = x.ReduceMax([dim], keepdims=1).Equal(-np.inf)
+    return masked.Where(x.scalar(0), x.Softmax(axis=dim))
 
 
 @torch("log_softmax.int _log_softmax", half_to_float=False)
@@ -447,6 +577,20 @@ def layer_norm(input, weight=None, bias=None, *, normalized_shape=(), eps=1e-5, 
             refuse(f"input {input.type}: expected known sizes of {count} last axes{FIX_SIZE}")
         weight = input.fill(sizes, 1)
     return input.LayerNormalization(weight, bias, axis=-count, epsilon=eps)
+
+
+@torch("rms_norm")
+def rms_norm(input, weight=None, *, normalized_shape=(), eps=None):
+    """Returns ``x / sqrt(mean(x**2) + eps) * weight``; PyTorch computes it for float16 in
+    float32.
+    """
+    axes = [*range(-len(normalized_shape), 0)]
+    for axis in axes:
+        input.tie(axis, WEIGHTS)
+    x = input.cast(np.promote_types(input.dtype, np.float32))
+    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
+    out = x * ((x * x).ReduceMean(axes, keepdims=1) + eps).Sqrt().Reciprocal()
+    return (out * weight.cast(x.dtype) if weight else out).cast(input.dtype)
 
 
 @torch("batch_norm _native_batch_norm_legit_no_training")
@@ -569,6 +713,34 @@ def max_pool(self, *, kernel_size=(), stride=(), padding=(0,), dilation=(1,), ce
     return _pool(self, "max", kernel_size, stride, padding, ceil_mode, dilations=dilations)
 
 
+@torch("max_pool1d_with_indices max_pool2d_with_indices")
+def max_pool_with_indices(
+    self, *, kernel_size=(), stride=(), padding=(0,), dilation=(1,), ceil_mode=False
+):
+    """Returns the maxima, and their positions in each channel."""
+    dilations = each_axis(dilation, self.rank - 2)
+    more: dict[str, Any] = {"dilations": dilations, "outputs": 2}
+    out, places = _pool(self, "max", kernel_size, stride, padding, ceil_mode, **more)
+    count = self.sizes.Slice([2], [END], [0]).ReduceProd(keepdims=0)
+    return out, places.Mod(count)
+
+
+@torch(
+    "upsample_nearest1d.vec upsample_nearest2d.vec upsample_linear1d.vec upsample_bilinear2d.vec"
+)
+def upsample(input, *, output_size=Sizes(), scale_factors=None, align_corners=False, op):
+    """Resizes the axes after the channels. PyTorch rounds coordinates down for "nearest"."""
+    if align_corners:
+        refuse("argument align_corners=True: expected False")
+    how: dict[str, Any] = {"mode": "linear"} if "linear" in op.name else bodies.NEAREST
+    if scale_factors:
+        op.builder.tie_numbers(scale_factors, op.why)
+        return input.Resize(None, np.array([1, 1, *scale_factors], np.float32), **how)
+    sizes = input.sizes.Slice([0], [2], [0]).join(op.list_values(output_size))
+    op.builder.tie_numbers([each for each in output_size if isinstance(each, int)], op.why)
+    return input.Resize(None, None, sizes, **how)
+
+
 @torch("avg_pool1d avg_pool2d")
 def avg_pool(
     self,
@@ -656,17 +828,72 @@ def _reduce(self: Any, kind: str, axes: Sequence[int], keepdims: bool) -> Any:
     return getattr(x, f"Reduce{kind}")(axes, keepdims=int(keepdims)) if axes else x
 
 
-_NORMS = {1: "L1", 2: "L2"}
+@torch("any any.dim any.dims all all.dim all.dims")
+def any_or_all(self, *, dim=Axes(), keepdim=False, op):
+    x = self.cast(bool)
+    x = (x if op.name == "any" else x.Not()).cast(np.int64)
+    found = (x.ReduceSum(dim, keepdims=int(keepdim)) if dim else x).cast(bool)
+    return (found if op.name == "any" else found.Not()).promote()
+
+
+@torch("count_nonzero count_nonzero.dim_IntList")
+def count_nonzero(self, *, dim=Axes()):
+    return _reduce(self.cast(bool), "Sum", dim, False)
+
+
+@torch("nansum nanmean")
+def nan_reduction(self, *, dim=Axes(), keepdim=False, op):
+    """Returns the sum or the mean of the elements that are not NaN."""
+    x = self.promote()
+    if x.dtype.kind != "f":
+        return _reduce(x, "Sum", dim, keepdim)
+    total = _reduce(x.IsNaN().Where(x.scalar(0), x), "Sum", dim, keepdim)
+    if op.name == "nansum":
+        return total
+    return total / _reduce(x.IsNaN().Not(), "Sum", dim, keepdim)
+
+
+@torch("aminmax")
+def aminmax(self, *, dim=None, keepdim=False, op):
+    axes = range(self.rank) if dim is None else [op.axis(dim)]
+    return tuple(_reduce(self, kind, [*axes], keepdim) for kind in ("Min", "Max"))
+
+
+_NORMS = {1.0: "L1", 2.0: "L2", math.inf: "Max", -math.inf: "Min"}
 
 
 @torch("linalg_vector_norm")
-def vector_norm(self, *, ord=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
-    return _reduce(self, ord, dim, keepdim)
+def vector_norm(self, *, ord=OneOf(2.0, _NORMS), dim=Axes(), keepdim=False):
+    return _reduce(self.promote().Abs() if ord[0] == "M" or not dim else self, ord, dim, keepdim)
 
 
 @torch("norm.ScalarOpt_dim")
-def norm(self, *, p=OneOf(2, _NORMS), dim=Axes(), keepdim=False):
-    return _reduce(self, p, dim, keepdim)
+def norm(self, *, p=OneOf(2.0, _NORMS), dim=Axes(), keepdim=False):
+    return vector_norm(self, ord=p, dim=dim, keepdim=keepdim)
+
+
+@torch("cosine_similarity")
+def cosine_similarity(x1, x2, *, dim=1, eps=1e-8, op):
+    rank = max(x1.rank, x2.rank)
+    dim = dim - rank if dim >= 0 else dim
+
+    def direction(x: Any) -> Any:
+        return x / x.ReduceL2([dim], keepdims=1).Max(x.scalar(eps))
+
+    return (direction(x1.promote()) * direction(x2.promote())).ReduceSum([dim], keepdims=0)
+
+
+@torch("cdist")
+def cdist(x1, x2, *, p=OneOf(2.0, _NORMS), compute_mode=None):
+    """Returns the distance of each row of x1 to each row of x2."""
+    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    return getattr(apart, f"Reduce{p}")([-1], keepdims=0)
+
+
+@torch("pairwise_distance")
+def pairwise_distance(x1, x2, *, p=OneOf(2.0, _NORMS), eps=1e-6, keepdim=False):
+    apart = (x1 - x2).promote() + eps
+    return getattr(apart, f"Reduce{p}")([-1], keepdims=int(keepdim))
 
 
 @torch("_weight_norm")
@@ -711,7 +938,7 @@ def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), u
     less = correction if unbiased else 0
     count = self.sizes.Gather(dim, axis=0).ReduceProd(keepdims=0).cast(op.result_dtype())
     count = count.Sub(count.scalar(less))
-    out = total / (count.Max(count.scalar(0)) if less > 1 else count)
+    out = total / (count.Max(count.scalar(0)) if less else count)
     out = out.Sqrt() if op.name.startswith("std") else out
     if not op.name.endswith("mean"):
         return out
@@ -720,15 +947,13 @@ def variance(self, *, dim=Axes(), keepdim=False, correction=Scalar(1, (0, 1)), u
 
 @torch("cumsum")
 def cumsum(self, *, dim=Axis()):
-    return self.promote().CumSum(dim)
+    x = self.promote()
+    return x.CumSum(dim) if x.rank else x
 
 
 @torch("logcumsumexp _logcumsumexp")
 def logcumsumexp(self, *, dim=Axis()):
     """Returns, for each position, log(sum(exp(x))) over all positions up to it."""
-    if self.rank == 0:
-        return self
-    dtype, others = self.dtype, [axis for axis in range(self.rank) if axis != dim]
     nodes = (
         Node("Max", ("sum", "x"), ("high",)),
         Node("Min", ("sum", "x"), ("low",)),
@@ -737,38 +962,132 @@ def logcumsumexp(self, *, dim=Axis()):
         Node("Softplus", ("apart",), ("rest",)),
         Node("Where", ("equal", "log2", "rest"), ("more",)),
         Node("Add", ("high", "more"), ("next",)),
-        Node("Identity", ("next",), ("result",)),
     )
+    return _accumulate(self, dim, -np.inf, nodes, {"log2": np.array(math.log(2), self.dtype)})
+
+
+def _accumulate(
+    x: Any, axis: int, first: float, nodes: Sequence[Node], constants: Mapping[str, Array]
+) -> Any:
+    """Returns, for each position along an axis, ``next``, which the nodes compute from ``x`` at
+    this position and ``sum``, the previous result. Before the first position ``sum`` is ``first``.
+    """
+    if x.rank == 0:
+        return x
+    dtype, others = x.dtype, [each for each in range(x.rank) if each != axis]
     step = Graph(
-        "logcumsumexp",
+        "accumulate",
         (Value("sum", dtype.name), Value("x", dtype.name)),
         (Value("next"), Value("result")),
-        nodes,
-        {"log2": np.array(math.log(2), dtype)},
+        (*nodes, Node("Identity", ("next",), ("result",))),
+        constants,
     )
-    first = self.sizes.Gather(others, axis=0).ConstantOfShape(value=np.full(1, -np.inf, dtype))
-    along = {"input_axes": (dim,), "output_axes": (dim,)}
-    _, result = first.Scan(self, outputs=2, **(scan_attributes(step, 1) | along))
+    begin = x.sizes.Gather(others, axis=0).ConstantOfShape(value=np.full(1, first, dtype))
+    along = {"input_axes": (axis,), "output_axes": (axis,)}
+    _, result = begin.Scan(x, outputs=2, **(scan_attributes(step, 1) | along))
     return result
 
 
+@torch("diff")
+def diff(self, prepend=None, append=None, *, n=1, dim=Axis(-1)):
+    """Returns the differences of neighbours along an axis, n times."""
+    if self.dtype.kind == "b" or n > 8:
+        refuse(f"arguments n={n}, self {self.dtype}: expected numbers, and n of at most 8")
+    first, *others = (each for each in (prepend, self, append) if each)
+    x = first.Concat(*others, axis=dim) if others else first
+    for _ in range(n):
+        x = x.Slice([1], [END], [dim]) - x.Slice([0], [-1], [dim])
+    return x
+
+
+@torch("cumprod")
+def cumprod(self, *, dim=Axis()):
+    """Returns the product of all elements up to each position; PyTorch multiplies float32 in
+    float64.
+    """
+    x = self.promote()
+    wide = x.cast(np.float64) if x.dtype.kind == "f" else x
+    return _accumulate(wide, dim, 1, [Node("Mul", ("sum", "x"), ("next",))], {}).cast(x.dtype)
+
+
+@torch("cummax cummin")
+def cumulative_extreme(self, *, dim=Axis(), op):
+    """Returns the extreme of all elements up to each position, and the index of its last
+    occurrence; the first NaN is the extreme of all positions after it.
+    """
+    if self.dtype.kind == "b":
+        refuse("expected numbers, got bool; cast them to int64")
+    if self.rank == 0:
+        return self, self.constant(np.array(0))
+    low, kind = (lowest, "Max") if op.name == "cummax" else (highest, "Min")
+    values = _accumulate(self, dim, low(self.dtype), [Node(kind, ("sum", "x"), ("next",))], {})
+    is_new = self.Equal(values).Or(self.Equal(self).Not())
+    count = bodies.count_up(self.size(dim).squeeze(0))
+    places = count.unsqueeze(*range(1, self.rank - dim)) if dim < self.rank - 1 else count
+    places = is_new.Where(places, places.constant(np.array(0)))
+    return values, _accumulate(places, dim, 0, [Node("Max", ("sum", "x"), ("next",))], {})
+
+
+@torch("sort sort.stable argsort argsort.stable")
+def sort(self, *, dim=Axis(-1), descending=False, stable=None, op):
+    """Returns the sorted elements and their indices. NaN is the largest number."""
+    if self.rank == 0:
+        values, indices = self, self.constant(np.array(0))
+    else:
+        x = self.cast(np.uint8) if self.dtype.kind == "b" else self
+        values, indices = x.TopK(self.size(dim), axis=dim, largest=int(descending), outputs=2)
+    return (values.cast(self.dtype), indices) if op.name == "sort" else indices
+
+
+@torch("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar")
+def searchsorted(
+    sorted_sequence=None,
+    self=None,
+    boundaries=None,
+    sorter=None,
+    *,
+    right=False,
+    side="",
+    out_int32=False,
+    op,
+):
+    """Returns the number of elements of a sorted list that are less than each value of ``self``;
+    not greater than it if ``right``.
+    """
+    ends, x = boundaries or sorted_sequence, self
+    if sorter:
+        refuse("input sorter: expected none; sort the list before")
+    x = x.cast(ends.dtype)
+    if ends.rank > 1:
+        ends = ends.unsqueeze(-2)
+    after = x.unsqueeze(x.rank)
+    larger = ends.Greater(after) if right or side == "right" else ends.GreaterOrEqual(after)
+    return larger.Not().cast(op.result_dtype()).ReduceSum([-1], keepdims=0)
+
+
 @torch("topk")
-def topk(self, *, k=Scalar(), dim=Axis(-1), largest=True, sorted=True):
-    return self.TopK([k], axis=dim, largest=int(largest), outputs=2)
+def topk(self, *, k=Place(axis=-1), dim=Axis(-1), largest=True, sorted=True, op):
+    return self.TopK(op.list_values([k]), axis=dim, largest=int(largest), outputs=2)
 
 
-@torch("scaled_dot_product_attention", is_causal=False, dropout_p=0.0, enable_gqa=False)
-def attention(query, key, value, attn_mask=None, *, scale=None):
-    """Returns softmax(query @ key.T * scale + mask) @ value."""
+@torch("scaled_dot_product_attention", dropout_p=0.0, enable_gqa=False)
+def attention(query, key, value, attn_mask=None, *, is_causal=False, scale=None):
+    """Returns softmax(query @ key.T * scale + mask) @ value; 0 if the mask is -inf for all keys."""
     if scale is None:
+        query.tie(-1, WEIGHTS)
+        width = query.op.builder.find_exported_size(query.dims[-1])
         refused = f"query {query.type}: expected a known width, or the argument scale{FIX_SIZE}"
-        scale = (query.shape[-1] or refuse(refused)) ** -0.5
+        scale = (width or refuse(refused)) ** -0.5
     scores = query.MatMul(key.swap()) * scale
+    if is_causal:
+        sizes = query.size(-2).join(key.size(-2))
+        later = sizes.ConstantOfShape(value=np.ones(1, bool)).Trilu(0, upper=0)
+        scores = later.Where(scores, scores.constant(-np.inf))
     if attn_mask and attn_mask.dtype.kind == "b":
         scores = attn_mask.Where(scores, scores.constant(-np.inf))
     elif attn_mask:
         scores = scores + attn_mask
-    return scores.Softmax(axis=-1) @ value
+    return (_safe_softmax(scores, dim=-1) if attn_mask else scores.Softmax(axis=-1)) @ value
 
 
 # The rules of PyTorch's recurrent operators.

@@ -17,6 +17,7 @@ from onernn.adapters.torch.table import (
     END,
     FIX_SIZE,
     LAST,
+    AnySize,
     Axes,
     Axis,
     Place,
@@ -196,12 +197,16 @@ def flatten(self, *, start_dim=Axis(0), end_dim=Axis(-1)):
     return self.Reshape(before.join([-1], after))
 
 
+@torch(views="ravel")
+def ravel(self):
+    return self.reshape(-1)
+
+
 @torch(views="unflatten.int")
-def unflatten(self, *, dim=Axis(), sizes=()):
+def unflatten(self, *, dim=Axis(), sizes=Sizes(), op):
     self.tie(dim)
-    before, after = range(dim), range(dim + 1, self.rank)
-    parts = [*map(self.size, before), self.constant(np.array(sizes)), *map(self.size, after)]
-    return self.Reshape(parts[0].join(*parts[1:]))
+    before, after = map(self.size, range(dim)), map(self.size, range(dim + 1, self.rank))
+    return self.Reshape(op.list_values([*before, *sizes, *after]))
 
 
 @torch(views="unsqueeze")
@@ -245,9 +250,24 @@ def expand_as(self, other):
     return self.Expand(other.sizes)
 
 
+@torch(views="broadcast_to", implicit=False)
+def broadcast_to(self, *, size=Sizes(), op):
+    return expand(self, size=size, op=op)
+
+
+@torch(views="broadcast_tensors")
+def broadcast_tensors(*tensors):
+    return tuple(bodies.broadcast(tensors))
+
+
 @torch(views="view_as reshape_as")
 def view_as(self, other):
     return self.Reshape(other.sizes, allowzero=1)
+
+
+@torch(views="mT")
+def m_t(self):
+    return self.swap()
 
 
 @torch(views="t numpy_T")
@@ -323,6 +343,14 @@ def cat(*tensors, dim=0, op):
     return first.Concat(*others, axis=op.axis(dim, first.name))
 
 
+@torch("hstack vstack")
+def stack_axes(*tensors, op):
+    """Joins tensors along axis 1 (hstack; axis 0 if they have one axis) or axis 0 (vstack)."""
+    if min(each.rank for each in tensors) < (1 if op.name == "hstack" else 2):
+        refuse("expected tensors of more axes; reshape them before")
+    return cat(*tensors, dim=int(op.name == "hstack" and tensors[0].rank > 1), op=op)
+
+
 @torch("stack")
 def stack(*tensors, dim=0):
     return bodies.stack(tensors, dim + (tensors[0].rank + 1) * (dim < 0))
@@ -331,6 +359,31 @@ def stack(*tensors, dim=0):
 @torch("flip")
 def flip(self, *, dims=Axes()):
     return self.flip(*dims)
+
+
+@torch("roll")
+def roll(self, *, shifts=Sizes(), dims=(), op):
+    """Moves elements along axes; elements that leave the end of an axis return at its start."""
+    x, axes = (self, [op.axis(each) for each in dims]) if dims else (self.reshape(-1), [0])
+    for axis, shift in zip(axes, shifts, strict=True):
+        if isinstance(shift, int):
+            op.builder.tie_place(x.name, axis, abs(shift), op.why)
+        size = x.size(axis)
+        places = bodies.count_up(size.squeeze(0)).Sub(op.list_values([shift]))
+        x = x.Gather(places.Mod(size), axis=axis)
+    return x if dims else x.Reshape(self.sizes)
+
+
+@torch("repeat_interleave.self_int repeat_interleave.self_Tensor")
+def repeat_interleave(self, repeats, *, dim=None, output_size=AnySize(), op):
+    """Repeats each element along an axis; ``repeats`` has one number, or one for each element."""
+    x, axis = (self.reshape(-1), 0) if dim is None else (self, op.axis(dim))
+    times, size = repeats.cast(np.int64), x.size(axis)
+    if times.rank == 0:
+        return x.Gather(bodies.count_up(times * size.squeeze(0)) / times, axis=axis)
+    ends = times.Expand(size).CumSum(0)
+    after = ends.LessOrEqual(bodies.count_up(ends.Gather(-1, axis=0)).unsqueeze(1))
+    return x.Gather(after.cast(np.int64).ReduceSum([1], keepdims=0), axis=axis)
 
 
 def _tile(x: Any, times: Any, op: TorchOperator) -> Any:
@@ -352,18 +405,99 @@ def tile(self, *, dims=Sizes(), op):
 
 @torch("index_select")
 def index_select(self, index, *, dim=Axis()):
-    return self.Gather(index, axis=dim)
+    return self.Gather(index, axis=dim, non_negative=True)
 
 
 @torch("embedding")
 def embedding(weight, indices, *, padding_idx=None, scale_grad_by_freq=False, sparse=False):
     """Ignores the arguments that only training uses."""
-    return weight.Gather(indices, axis=0)
+    return weight.Gather(indices, axis=0, non_negative=True)
+
+
+@torch(views="unfold")
+def unfold(self, *, dimension=0, size=Scalar(), step=Scalar(), op):
+    """Returns windows of ``size`` elements, ``step`` apart; a new last axis has their elements."""
+    axis = op.axis(dimension)
+    self.tie(axis)
+    count = (self.size(axis).squeeze(0) - size) / step + 1
+    starts = bodies.count_up(count) * step
+    op.fill([int(size)], 0, starts.dtype, "window")  # only checks the memory budget
+    out = self.Gather(starts.unsqueeze(1) + np.arange(size), axis=axis)
+    return bodies.move_axes(out, [axis + 1], [self.rank])
 
 
 @torch("gather")
 def gather(self, index, *, dim=Axis(), sparse_grad=False):
-    return self.GatherElements(index, axis=dim)
+    return self.GatherElements(index, axis=dim, non_negative=True)
+
+
+@torch("take_along_dim")
+def take_along_dim(self, indices, *, dim=None, op):
+    if dim is None:
+        return self.reshape(-1).GatherElements(indices.reshape(-1), axis=0)
+    axis = op.axis(dim)
+
+    def expand(x: Any, other: Any) -> Any:
+        sizes = other.sizes
+        return x.Expand(
+            sizes.Slice([0], [axis], [0]).join([1], sizes.Slice([axis + 1], [END], [0]))
+        )
+
+    return expand(self, indices).GatherElements(expand(indices, self), axis=axis)
+
+
+@torch("nonzero")
+def nonzero(self):
+    return self.NonZero().transpose(1, 0)
+
+
+@torch("masked_select")
+def masked_select(self, mask):
+    x, mask = bodies.broadcast([self, mask])
+    return x.GatherND(mask.NonZero().transpose(1, 0))
+
+
+_REDUCED = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max"}
+_REDUCED |= {"amin": "min", "none": "none"}
+
+
+@torch(
+    """
+    scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two
+    """
+)
+def scatter(
+    self,
+    index,
+    src=None,
+    value=None,
+    *,
+    dim=Axis(),
+    reduce=OneOf("none", _REDUCED),
+    include_self=True,
+    op,
+):
+    """Writes elements of ``src`` to positions along an axis, or combines them with the elements
+    there.
+    """
+    if not include_self:
+        refuse("argument include_self=False: expected True")
+    if src is None:
+        updates = value.cast(self.dtype).Expand(index.sizes)
+    else:
+        axes = [*range(index.rank)]
+        updates = src.Slice([0 for _ in axes], index.sizes, axes) if src.dims != index.dims else src
+    reduction = "add" if op.name == "scatter_add" else reduce
+    return self.ScatterElements(index, updates, axis=dim, reduction=reduction)
+
+
+@torch("index_add index_copy index_fill.int_Scalar index_fill.int_Tensor")
+def index_update(self, index, source=None, value=None, *, dim=Axis(), alpha=Scalar(1), op):
+    """Adds to, or replaces, the parts of ``self`` at the positions of an index list."""
+    if self.rank == 0:
+        refuse("expected a tensor with axes, got a scalar")
+    updates = value.cast(self.dtype) if source is None else source * alpha
+    return _put(self, updates, [dim], [index.reshape(-1)], op.name == "index_add")
 
 
 @torch("select_scatter")
@@ -410,80 +544,92 @@ def fill_whole(self, value):
 
 @torch("index.Tensor _unsafe_index.Tensor")
 def index(self, *indices, op):
-    """Returns elements at the positions of a mask over the first axes, or of index lists.
+    """Returns elements at the positions of masks and index tensors, which are broadcast.
 
-    There may be one list, for any axis, or a list for each of the first axes.
+    The axes of the index tensors replace the indexed axes if these are next to each other;
+    otherwise they are the first axes.
     """
     if op.inputs["indices"][0] and len(indices) == 1 and indices[0].dtype.kind == "b":
         return self.GatherND(indices[0].NonZero().transpose(1, 0))
-    if any(each.dtype.kind != "i" for each in indices):
-        refuse(f"indices: expected integers, got {[str(each.dtype) for each in indices]}")
-    axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
+    axes, lists = _positions(op, indices)
     if len(axes) == 1:
-        return self.Gather(indices[0], axis=axes[0])
-    _check_lists(axes, indices)
-    return self.GatherND(bodies.stack(indices, 1))
+        return self.Gather(lists[0], axis=axes[0])
+    lists = bodies.broadcast(lists)
+    rank, place = lists[0].rank, _first_axis(axes)
+    out = _to_front(self, axes).GatherND(bodies.stack(lists, rank))
+    return bodies.move_axes(out, range(rank), range(place, place + rank))
 
 
-def _check_lists(axes: Sequence[int], indices: Sequence[Any]) -> None:
-    ranks = [each.rank for each in indices]
-    if {*ranks} != {1} or (len(axes) > 1 and axes != [*range(len(axes))]):
-        expected = "expected one list (1-D tensor) for each of the first axes"
-        refuse(f"indices: {expected}, got tensors of {ranks} axes for axes {axes}")
-    lengths = [str(each.dims[0]) for each in indices]
-    if len({*lengths}) > 1:
-        refuse(f"indices: expected lists of one length, got the lengths {lengths}")
+def _positions(op: TorchOperator, indices: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Returns the indexed axes, and an integer tensor for each. A mask is one list for each of its
+    axes.
+    """
+    axes, lists, given, axis = list[int](), list[Any](), iter(indices), 0
+    for name in op.inputs["indices"]:
+        parts = [next(given)] if name else []
+        if name and parts[0].dtype.kind == "b":
+            places = parts[0].NonZero()
+            parts = [places.Gather(at, axis=0) for at in range(parts[0].rank)]
+        elif name and parts[0].dtype.kind != "i":
+            refuse(f"indices: expected integers or masks, got {parts[0].dtype}")
+        axes += range(axis, axis + len(parts))
+        lists += parts
+        axis += len(parts) or 1
+    return axes, lists
+
+
+def _to_front(x: Any, axes: Sequence[int]) -> Any:
+    return bodies.move_axes(x, axes, range(len(axes)))
+
+
+def _first_axis(axes: Sequence[int]) -> int:
+    """Returns the first axis of the result that replaces the indexed axes."""
+    return axes[0] if [*axes] == [*range(axes[0], axes[-1] + 1)] else 0
 
 
 @torch("index_put _unsafe_index_put")
 def index_put(self, values, *indices, accumulate=False, op):
-    """Returns self with values at the positions of a mask or of index lists.
+    """Returns self with values at the positions of masks and index tensors; see `index`.
 
-    There may be one list, for any axis, or a list for each of the first axes. ``accumulate``: adds
-    the values to the elements.
+    ``accumulate``: adds the values to the elements.
     """
-    axes = [axis for axis, name in enumerate(op.inputs["indices"]) if name]
-    if any(each.dtype.kind == "b" for each in indices):
-        if len(indices) > 1:
-            refuse(f"indices: expected a mask without other indices, got {len(indices)} tensors")
-        return _put_masked(self, values, indices[0], axes[0], accumulate)
-    _check_lists(axes, indices)
-    sizes = [self.size(axis) for axis in range(self.rank)]
-    sizes[axes[0] : axes[-1] + 1] = [indices[0].size(0)]
-    x, values, axis = self, values.Expand(sizes[0].join(*sizes[1:])), axes[0]
-    if axis:
-        x, values = x.swap(0, axis), values.swap(0, axis)
-    first, *others = (each.cast(np.int64).unsqueeze(1) for each in indices)
-    places = first.Concat(*others, axis=1) if others else first
-    out = x.ScatterND(places, values, reduction="add" if accumulate else "none")
-    return out.swap(0, axis) if axis else out
+    axes, lists = _positions(op, indices)
+    if len(indices) == 1 and indices[0].dtype.kind == "b":
+        after = self.rank - axes[-1] - 1
+        if values.rank <= after or {*values.shape[: values.rank - after]} == {1}:
+            return _put_masked(self, values, indices[0], after, accumulate)
+    return _put(self, values, axes, lists, accumulate)
 
 
-def _put_masked(x: Any, values: Any, mask: Any, axis: int, accumulate: bool) -> Any:
-    """Returns x with values at the true elements of a mask, whose first axis is ``axis`` of x.
-
-    ``values`` is one value for all these elements, or one value for each, in order.
+def _put_masked(x: Any, values: Any, mask: Any, after: int, accumulate: bool) -> Any:
+    """Returns x with one value at all true elements of a mask, which has no axis for the ``after``
+    last axes of x.
     """
-    after = x.rank - axis - mask.rank
-    if after < 0:
-        refuse(f"mask at axis {axis}: expected at most {x.rank - axis} axes, got {mask.rank}")
-    listed = values.rank > after and {*values.shape[: values.rank - after]} != {1}
-    if listed:
-        if axis or values.rank != after + 1:
-            refuse("values: expected one value, or a list of them for a mask over the first axes")
-        places = mask.NonZero().transpose(1, 0)
-        return x.ScatterND(places, values, reduction="add" if accumulate else "none")
     spread = mask.unsqueeze(*range(mask.rank, mask.rank + after)) if after else mask
     if values.rank > after:
         values = values.squeeze(*range(values.rank - after))
     return spread.Where(x + values if accumulate else values, x)
 
 
+def _put(x: Any, values: Any, axes: Sequence[int], lists: Sequence[Any], accumulate: bool) -> Any:
+    """Returns x with values at the positions that ``lists`` has for ``axes``."""
+    lists = bodies.broadcast([each.cast(np.int64) for each in lists])
+    rank, place = lists[0].rank, _first_axis(axes)
+    sizes = [x.size(axis) for axis in range(x.rank) if axis not in axes]
+    sizes[place:place] = [lists[0].size(axis) for axis in range(rank)]
+    if sizes:
+        values = values.Expand(sizes[0].join(*sizes[1:]))
+    values = bodies.move_axes(values, range(place, place + rank), range(rank))
+    reduction = "add" if accumulate else "none"
+    out = _to_front(x, axes).ScatterND(bodies.stack(lists, rank), values, reduction=reduction)
+    return bodies.move_axes(out, range(len(axes)), axes)
+
+
 @torch("one_hot")
-def one_hot(self, *, num_classes=-1, op):
+def one_hot(self, *, num_classes=Scalar(-1), op):
     if num_classes < 1:
         refuse(f"argument num_classes={num_classes}: expected 1 or more; pass it to one_hot")
-    return self.OneHot([num_classes], np.array([0, 1], op.result_dtype()), axis=-1)
+    return self.OneHot([int(num_classes)], np.array([0, 1], op.result_dtype()), axis=-1)
 
 
 def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
@@ -493,6 +639,7 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
     dtype = op.result_dtype()
     counts = [each for each in sizes if isinstance(each, int)]
     if len(counts) < len(sizes):
+        op.builder.literal[op.node.outputs[0]] = counts
         return op.emit(
             "ConstantOfShape", op.list_values(sizes).read(), value=np.full(1, number, dtype)
         )
@@ -503,12 +650,13 @@ def _fill(op: TorchOperator, sizes: Sequence[int | Open], number: float) -> str:
     return filled
 
 
-@torch("zeros new_zeros ones new_ones")
+@torch("zeros new_zeros ones new_ones empty.memory_format new_empty")
 def fill(self=None, *, size=Sizes(), op):
+    """Returns zeros or ones. PyTorch does not define the elements of ``empty``."""
     return _fill(op, size, "ones" in op.name)
 
 
-@torch("zeros_like ones_like")
+@torch("zeros_like ones_like zero empty_like")
 def fill_like(self, *, op):
     return full_like(self, fill_value=op.name == "ones_like", op=op)
 
@@ -521,6 +669,23 @@ def full(self=None, *, size=Sizes(), fill_value=Scalar(), op):
 @torch("full_like")
 def full_like(self, *, fill_value=Scalar(), op):
     return self.sizes.ConstantOfShape(value=np.full(1, fill_value, op.result_dtype()))
+
+
+@torch("linspace")
+def linspace(*, start=Scalar(), end=Scalar(), steps=Scalar(), op):
+    dtype, count = op.result_dtype(), int(steps)
+    if dtype.kind != "f":
+        refuse(f"dtype {dtype}: expected floats")
+    op.fill([count], 0, dtype, "numbers")  # only checks the memory budget
+    return TorchTensor(op, op.constant(np.linspace(start, end, count).astype(dtype)))
+
+
+@torch("eye eye.m")
+def eye(*, n=Scalar(), m=Scalar(), op):
+    rows = int(n)
+    columns = rows if m is None else int(m)
+    op.fill([rows, columns], 0, op.result_dtype(), "matrix")  # only checks the memory budget
+    return TorchTensor(op, op.constant(np.eye(rows, columns, dtype=op.result_dtype())))
 
 
 @torch("scalar_tensor")
@@ -543,12 +708,15 @@ def triangle(self, *, diagonal=0, op):
 
 
 @torch("constant_pad_nd pad")
-def pad(self, *, pad=(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
+def pad(self, *, pad=Sizes(), mode=OneOf("constant", bodies.PAD_MODES), value=Scalar(0.0), op):
     """Pads axes. ``pad`` holds pairs, before and after each axis, starting with the last axis."""
     rank, pairs = self.rank, list(zip(pad[::2], pad[1::2], strict=True))
     for at, pair in enumerate(pairs):
         if op.builder.free_in(self.name, rank - 1 - at):
-            op.builder.tie_numbers([number for number in pair if abs(number) > 1], op.why)
+            numbers = [each for each in pair if isinstance(each, int) and abs(each) > 1]
+            op.builder.tie_numbers(numbers, op.why)
+            if numbers and pair[0] == 0:
+                self.tie(rank - 1 - at)  # may fill the axis up to a fixed size
     pairs = [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
-    ends = [*(a for a, _ in pairs), *(b for _, b in pairs)]
+    ends = op.list_values([*(a for a, _ in pairs), *(b for _, b in pairs)])
     return self.Pad(ends, *([self.scalar(value)] if mode == "constant" else []), mode=mode)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onernn.adapters.common.signatures import refuse
+from onernn.adapters.common.signatures import OneOf, refuse
 from onernn.adapters.torch.table import (
     END,
     WEIGHTS,
@@ -100,6 +100,25 @@ def window(*, window_length=Scalar(), periodic=True, op):
     angle = np.arange(count) * (2 * math.pi / max(count if periodic else count - 1, 1))
     array = a - b * np.cos(angle) + c * np.cos(2 * angle) if count > 1 else np.ones(1)
     return TorchTensor(op, op.constant(array.astype(op.result_dtype())))
+
+
+_NORMS = {None: 0, "backward": 0}
+
+
+@torch("fft_rfft", complex=True)
+def fft_rfft(self, *, n=Scalar(), dim=-1, norm=OneOf(None, _NORMS), op):
+    """Returns the frequencies from 0 to n / 2 of real signals."""
+    return self.unsqueeze(self.rank).DFT(n, op.axis(dim), onesided=1)
+
+
+@torch("fft_irfft", complex=True)
+def fft_irfft(self, *, n=Scalar(), dim=-1, norm=OneOf(None, _NORMS), op):
+    """Returns the real signals, n samples long, whose frequencies from 0 to n / 2 are given."""
+    axis = dim + self.rank - 1 if dim < 0 else dim
+    x = self
+    if n is not None:
+        x = x.Slice([0], [n // 2 + 1], [axis])
+    return x.DFT(n, axis, inverse=1, onesided=1).squeeze(-1)
 
 
 def _lengths(n_fft: Any, hop: Any, win: Any) -> tuple[int, int, int]:

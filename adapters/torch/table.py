@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from onernn.adapters.common.signatures import Signature, Tensor
 from onernn.adapters.torch.read import Meta, Node, Open, Ref, Unread
 from onernn.ir.errors import UnsupportedError
 from onernn.ir.graph import NativeOp
+from onernn.ir.records import cached_property
 from onernn.ir.types import Factor, Size
 
 # The graph under construction, and the free sizes of an export.
@@ -34,6 +36,8 @@ from onernn.ir.types import Factor, Size
 
 WEIGHTS = "weights"
 """The reason to keep the exported number of a size that must match the shape of weights."""
+_MOST_FACTORS = 4
+"""The maximum number of free sizes of an input whose products are compared with numbers."""
 _PRIMES = (100_003, 100_019, 100_043, 100_049, 100_057, 100_069, 100_103, 100_109)
 
 
@@ -69,13 +73,51 @@ class TorchBuilder(GraphBuilder):
         """
         for number in filter(math.isfinite, numbers):
             self.tie([name for name, size in self.free.items() if _came_of(number, size)], why)
-            if number != round(number, 4) and not self._came_of_weights(number):
-                self.tie(self.free, why)  # 1.4142 or 0.0714 may come from any size
+            for product, names in self._products:
+                if number % product == 0 and self._is_width(number // product):
+                    self.tie(names, why)
+            # 1.4142 or 0.07142 may come from any size, 1e-12 has one digit
+            plain = number in (round(number, 4), float(f"{number:.0e}"))
+            if not plain and not self._came_of_weights(number):
+                self.tie(self.free, why)
+
+    @cached_property
+    def _products(self) -> list[tuple[int, list[str]]]:
+        """The products of two or more sizes of an input, with the names of the sizes."""
+        result = []
+        for value in self.inputs:
+            names = [f"{value.name}.{axis}" for axis in range(value.type.rank or 0)]
+            names = [name for name in names if self.free.get(name, 0) > 1][:_MOST_FACTORS]
+            for count in range(2, len(names) + 1):
+                for some in combinations(names, count):
+                    result.append((math.prod(self.free[name] for name in some), [*some]))
+        return result
+
+    def _widths(self) -> set[int]:
+        """Returns the sizes of weights."""
+        return {size for array in self.constants.values() for size in array.shape}
+
+    def _is_width(self, number: float) -> bool:
+        return number == 1 or number in self._widths()
 
     def _came_of_weights(self, number: float) -> bool:
         """Returns whether a number may come from a size of weights, such as 1 / sqrt(64)."""
-        widths = {size for array in self.constants.values() for size in array.shape}
-        return any(_came_of(number, width) for width in widths)
+        return any(_came_of(number, width) for width in self._widths())
+
+    def tie_place(self, value: str, axis: int, place: int, why: str) -> None:
+        """Fixes the size of an axis if ``place``, a number of elements along it, may have been
+        computed from the size.
+
+        Any number above 1 may have been computed from the size. 0 or 1 may have been computed from
+        it only if it equals the size, the size minus 1 or half of the size.
+        """
+        free = self.free_in(value, axis)
+        if free and 0 <= place < END:
+            size = self.find_exported_size((self.type_of(value).shape or ())[axis])
+            if place > 1 or size is None or place in (size, size - 1, size // 2, -(-size // 2)):
+                self.tie(free, why)
+        if 1 < place < END:
+            self.tie([each for each, size in self.free.items() if size == place], why)
 
     def remember_axes(self, variable: str, shape: Sequence[Size | None]) -> None:
         """Records in ``axes`` the variable and axis of each size that is not a sum or product."""
@@ -348,29 +390,20 @@ class Sizes(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A position along the axis ``dim``. If it may have been computed from the size of this axis,
-    the size keeps its exported number.
-
-    Any position above 1 may have been computed from the size. 0 or 1 may have been computed from it
-    only if it equals the size, the size minus 1 or half of the size.
-    """
+    """A position along the axis ``dim``; see `TorchBuilder.tie_place`."""
 
     default: int = 0
+    axis: int = 0
+    """The default of ``dim``."""
 
     def read(self, op: TorchOperator, name: str) -> int | Open:
-        result = op.attribute(name, self.default)
+        result = op.attribute(name, None)
+        result = self.default if result is None else result
         if isinstance(result, Open):
             return result
         if not isinstance(result, int):
             raise UnsupportedError(f"argument {name}={result!r}: expected an integer")
-        axis, builder = op.axis(op.attribute("dim", 0)), op.builder
-        free = builder.free_in(op.first, axis)
-        if free and 0 <= result < END:
-            size = builder.find_exported_size((builder.type_of(op.first).shape or ())[axis])
-            if result > 1 or size is None or result in (size, size - 1, size // 2, -(-size // 2)):
-                builder.tie(free, op.why)
-        if 1 < result < END:
-            builder.tie([each for each, size in builder.free.items() if size == result], op.why)
+        op.builder.tie_place(op.first, op.axis(op.attribute("dim", self.axis)), result, op.why)
         return max(-END, min(result, END))
 
 
@@ -386,12 +419,13 @@ COMPLEX: set[Signature] = set()
 ALIASES = pairs(
     """
     absolute=abs arctan=atan clip=clamp concat=cat concatenate=cat divide=div fix=trunc
-    greater=gt greater_equal=ge less=lt less_equal=le linalg_matmul=matmul moveaxis=movedim
-    multiply=mul negative=neg not_equal=ne numpy_T.a=numpy_T pow.Tensor=pow.Tensor_Tensor
-    special_erf=erf special_exp2=exp2 special_expit=sigmoid special_expm1=expm1
-    special_log1p=log1p special_log_softmax=log_softmax.int special_logsumexp=logsumexp
-    special_round=round special_softmax=softmax.int subtract=sub swapdims=transpose.int
-    transpose=transpose.int
+    floor_divide.Tensor=floor_divide ger=outer greater=gt greater_equal=ge less=lt less_equal=le
+    linalg_matmul=matmul mT.a=mT moveaxis=movedim multiply=mul negative=neg not_equal=ne
+    numpy_T.a=numpy_T pow.Tensor=pow.Tensor_Tensor row_stack=vstack special_erf=erf
+    special_exp2=exp2 special_expit=sigmoid special_expm1=expm1 special_log1p=log1p
+    special_log_softmax=log_softmax.int special_logsumexp=logsumexp special_round=round
+    special_softmax=softmax.int subtract=sub swapdims=transpose.int transpose=transpose.int
+    true_divide=div
     """
 )
 """Other names of operators that take the same arguments, with or without an overload."""

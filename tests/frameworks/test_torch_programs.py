@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import onernn
 
 torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
 from tests.frameworks import torch_programs as programs  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -326,3 +327,130 @@ def test_numbers_that_are_none_and_mixed_dtypes_give_pytorchs(
     (found,) = session.run({"x": x.numpy()}).values()
     assert found.dtype == function(x).numpy().dtype
     assert_array_equal(found, function(x).numpy())
+
+
+SIGNED = torch.tensor([[5.0, -5, 5, -5, 0, 1, -0.7], [3.0, 3, -3, -3, 2, 0.1, 0.1]])
+BOTH = torch.tensor([[7, -7, 7, -7, 0, 2**62], [3, 3, -3, -3, 5, -1]])
+NONE = torch.tensor([torch.nan, 2.0, 2.0, torch.inf, -torch.inf, 1.0, torch.nan])
+PLACES = torch.tensor([[0, 2, 0], [1, 1, 2]])
+LIST = torch.tensor([-1.0, 0, 0, 2])
+
+
+def divided(x: Any) -> Any:
+    """All quotients and remainders of two rows."""
+    a, b = x
+    rounded = [torch.div(a, b, rounding_mode=mode) for mode in ("floor", "trunc")]
+    return *rounded, a // b, a % b, torch.fmod(a, b), a // 2, 7 % b, torch.remainder(a, -3)
+
+
+def all_or_any(x: Any) -> Any:
+    return x.any(), x.all(-1), x.any(0, keepdim=True), x.all((0, 1)), x.count_nonzero(0)
+
+
+@pytest.mark.parametrize(
+    "function, x",
+    [
+        (divided, SIGNED),
+        (divided, BOTH),
+        (divided, BOTH.int()),
+        (divided, torch.tensor([[1.0, -1, 0, torch.inf, 2], [0.0, torch.inf, -2, 2, torch.nan]])),
+        (lambda x: (x.isfinite(), x.isinf(), x.isneginf(), x.isposinf()), ODD),
+        (lambda x: (x.isfinite(), x.isinf(), x.isneginf(), x.isposinf()), WHOLE),
+        (lambda x: (torch.nan_to_num(x), torch.nan_to_num(x, 0.5, 1.5, -2.5)), NONE),
+        (all_or_any, SIGNED / SIGNED - 1),
+        (all_or_any, BOTH.to(torch.uint8)),
+        (lambda x: (x.all(), x.any(), *all_or_any(x[:, None])[1:3]), BOTH[:0].to(torch.uint8)),
+        (lambda x: (x == 2, x < 2, x >= -1, x > 0.5, x != 1, x <= True), WHOLE > 2),
+        (lambda x: (x.diff(), x.diff(2, 0, append=x), torch.tensordot(x, x, [[0], [-2]])), WHOLE),
+        (lambda x: [F.l1_loss(x[0], x[1], reduction=how) for how in ("none", "sum")], SIGNED * 4),
+        (lambda x: (F.mse_loss(x[0], x[1]), F.mse_loss(x[0], x[1], reduction="none")), BOTH / 8),
+        (lambda x: (x.norm(), x.norm(p=1), x.norm(p=-torch.inf)), SIGNED[0, 1]),
+        (lambda x: (*x.cummax(-1), *x.cummin(-1)), NONE),
+        (lambda x: (*x.cummax(1), *x.cummin(0), x.cumprod(1)), WHOLE.int() - 2),
+        (lambda x: (x.cumsum(0), x.cumprod(0), *x.cummax(0), *x.sort(), x.argsort()), NONE[3]),
+        (lambda x: (*x.sort(stable=True), *x.sort(-1, True), x.cumprod(-1)), NONE),
+        (
+            lambda x: (*torch.sort(x, stable=True, dim=0), x.argsort(-1, True)),
+            BOTH > 0,
+        ),
+        (lambda x: [torch.searchsorted(LIST, x, right=side) for side in (False, True)], NONE),
+        (lambda x: [torch.bucketize(x, LIST.long(), right=side) for side in (False, True)], WHOLE),
+        (lambda x: (x.nansum(), x.nanmean(0), *torch.aminmax(x), x.norm(p=torch.inf)), NONE),
+        (lambda x: [x.scatter_reduce(1, PLACES, 3 - x, how) for how in ("amax", "prod")], WHOLE),
+        (lambda x: x.scatter(1, PLACES, 2, reduce="multiply"), WHOLE),
+        (lambda x: x.index_fill(1, PLACES[0], 7).index_copy(1, PLACES[0, :2], x[:, :2]), WHOLE),
+        (lambda x: x.repeat_interleave(PLACES[0], 1), WHOLE),
+        (lambda x: (x.roll(4), x.roll((1, -7), (0, 1)), x.unfold(1, 2, 1)), WHOLE),
+        (lambda x: (x[:, x[0] > 0], x.nonzero(), x.masked_select(x[0] > 0)), WHOLE),
+        (lambda x: torch.var_mean(x[:, :0], 1), SIGNED),
+        (lambda x: F.max_pool1d(x[None], 3, 2, 1, return_indices=True), SIGNED),
+        (lambda x: F.interpolate(x[None], size=11), SIGNED),
+        (lambda x: (x.clamp(x[:1], x[1:]), torch.addcmul(x, x, x, value=-3)), BOTH),
+    ],
+)
+def test_signs_integers_nan_and_empty_axes_give_pytorchs(
+    function: Any, x: Any, tmp_path: Path
+) -> None:
+    module = programs.module()(lambda self, x: tuple(function(x)))()
+    session = onernn.Session(saved(torch.export.export(module, (x,)), tmp_path))
+    found, wanted = session.run({"x": x.numpy()}), programs.flat(module(x))
+    for ours, theirs in zip(found.values(), wanted, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("axes", [(), (1,)], ids=["matrices", "heads"])
+def test_a_query_that_may_read_no_key_gives_zeros(axes: Any, tmp_path: Path) -> None:
+    @programs.module()
+    def attended(self: Any, x: Any, mask: Any) -> Any:
+        return F.scaled_dot_product_attention(x, x, x, mask), torch.softmax(x * 0 - 99.0, -1)
+
+    x, mask = torch.randn(2, *axes, 5, 4), torch.ones(2, *axes, 5, 5).tril(-1) > 0
+    module = attended().eval()
+    for each in (mask, torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)):
+        program = torch.export.export(module, (x, each))
+        for file in (saved(program, tmp_path), saved(program.run_decompositions(), tmp_path)):
+            checked(onernn.Session(file), module, x, each)
+
+
+def exported_for_7_steps(function: Any, folder: Path, *dynamic: int) -> tuple[Any, Path]:
+    module = programs.module()(lambda self, x: function(x))().eval()
+    sizes = ({axis: torch.export.Dim.AUTO for axis in dynamic},)
+    return module, saved(
+        torch.export.export(module, (torch.randn(3, 7, 6),), dynamic_shapes=sizes), folder
+    )
+
+
+@pytest.mark.parametrize("dynamic", [(), (0,)], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.sum(1) / (x.shape[1] * x.shape[2]),
+        lambda x: x.topk(x.shape[1] // 2, 1)[0],
+        lambda x: F.one_hot(x.argmax(1), x.shape[1]),
+        lambda x: x.roll(x.shape[1] // 2, 1),
+        lambda x: F.pad(x, (0, 0, 0, 12 - x.shape[1])),
+        lambda x: torch.zeros(len(x), x.shape[1]).scatter(1, x.argmax(1)[:, :1], 1.0),
+    ],
+)
+def test_a_number_that_may_come_from_the_steps_fixes_them(
+    function: Any, dynamic: Any, tmp_path: Path
+) -> None:
+    _, file = exported_for_7_steps(function, tmp_path, *dynamic)
+    assert onernn.load(file).inputs[0].shape[1] == 7
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x[:, : x.shape[1] // 2], x[:, x.shape[1] - 1], x.narrow(1, 1, x.shape[1] - 1)),
+        lambda x: (x * (1 / x.shape[1]), x / x.shape[1] ** 0.5, x.topk(x.shape[1] // 2, 1)[0]),
+        lambda x: (x.argmax(1).clamp(max=x.shape[1] - 2), F.pad(x, (0, 0, 0, 20 - x.shape[1]))),
+        lambda x: x.reshape(-1, 6).unflatten(0, (x.shape[0], -1)),
+    ],
+)
+def test_numbers_computed_from_dynamic_sizes_give_pytorchs(function: Any, tmp_path: Path) -> None:
+    module, file = exported_for_7_steps(function, tmp_path, 0, 1)
+    session = onernn.Session(file)
+    for steps in (7, 4, 12):
+        checked(session, module, torch.randn(2, steps, 6))

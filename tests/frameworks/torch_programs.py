@@ -370,6 +370,29 @@ def overwritten_by_places(self, x):
     return one, turned.index_put((some,), torch.tensor(0.1), accumulate=True)
 
 
+@model(sentences, layer=gru, norm=lambda: nn.RMSNorm(8))
+def sorted_and_turned(self, x):
+    """Operators whose results depend on the sizes of the tensors that they read."""
+    y = self.norm(self.layer(x)[0])
+    attended = F.scaled_dot_product_attention(y, y, y, is_causal=True)
+    (ordered, places), (highest, since) = y.sort(1, descending=True), y.cummax(1)
+    back = torch.take_along_dim(y, places[..., :1], 1), x.roll((-1, 1), (1, 2))
+    often = y.repeat_interleave(5, 1), x.cumprod(1), torch.fft.rfft(x, dim=1).abs()
+    limits = torch.searchsorted(highest.mT.contiguous(), ordered.mT.contiguous(), right=True)
+    found = (x > 1).any(1), torch.isfinite(x / x.relu()).all(-1), x.count_nonzero(1)
+    return attended, ordered, highest, since, *back, *often, limits, *found, F.normalize(y, dim=1)
+
+
+@model(lambda n, t: (torch.randn(n, t, 6), torch.randint(0, t, (n, 2))), tied="N", layer=gru)
+def picked_and_scattered(self, x, places):
+    """Index tensors of several axes, next to each other or not, that are broadcast."""
+    y, rows = self.layer(x)[0], torch.arange(x.shape[0])[:, None]
+    picked = y[rows, places], y[rows, places, 5], y[rows, :, places % 5]
+    put = y.index_put((rows, places), x[0, 0, :1]), y.index_put((rows, places), y[:, :1])
+    sums = x[..., 0].scatter_add(1, places, x[:, 0, :2]), y.scatter(1, places[..., None], 0.3)
+    return *picked, *put, *sums, y.index_add(2, torch.tensor([5, 0, 5]), y[..., :3], alpha=0.3)
+
+
 def signals(n: int, t: int) -> tuple[Tensor, ...]:
     return (torch.randn(n, 16 * t),)
 

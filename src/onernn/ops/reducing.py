@@ -26,7 +26,7 @@ def lowest(dtype: np.dtype[Any]) -> Any:
     return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
-def _highest(dtype: np.dtype[Any]) -> Any:
+def highest(dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "b":
         return True
     return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
@@ -54,7 +54,7 @@ _REDUCTIONS: dict[str, Reduction] = {
     "Mean": lambda x, **over: x.mean(**over),
     "Prod": lambda x, **over: x.prod(**over),
     "Max": lambda x, **over: x.max(initial=lowest(x.dtype), **over),
-    "Min": lambda x, **over: x.min(initial=_highest(x.dtype), **over),
+    "Min": lambda x, **over: x.min(initial=highest(x.dtype), **over),
     "L1": lambda x, **over: np.abs(x).sum(**over),
     "L2": lambda x, **over: np.sqrt(np.square(x).sum(**over)),
     "SumSquare": lambda x, **over: np.square(x).sum(**over),
