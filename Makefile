@@ -277,6 +277,7 @@ $(eval $(call framework,paddle-2.6.2,paddlepaddle==2.6.2 h5py))
 $(eval $(call framework,paddle-3.3.1,paddlepaddle==3.3.1 h5py,library corpus audit plugin dygraph processes profiler write indexing pir programs scripts))
 $(eval $(call framework,mxnet-1.9.1,mxnet==1.9.1 numpy==1.23.5 onnx==1.14.1))
 $(eval $(call framework,torch-2.13.0,torch==2.13.0 onnx onnxscript expecttest keras==3.15.1))
+# By name only: its tests repeat those with 2.13.0.
 $(eval $(call framework,torch-2.14.1,torch==2.14.1 onnx onnxscript expecttest keras==3.15.1))
 # By name only: their layouts and exports are recorded, and no release changes them. Keras's tests
 # take five minutes of CPU; its pages of the manual run beside torch, too.

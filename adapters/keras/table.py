@@ -99,7 +99,7 @@ class KerasTensor(Tensor):
 
     @property
     def step_flags(self) -> KerasTensor | None:
-        """The mask (N, T), or None. Raises `UnsupportedError` for any further axis."""
+        """Returns the mask (N, T), or None. Raises `UnsupportedError` for any further axis."""
         flags = self.flags
         if flags and flags.rank != 2:
             refuse(f"its input has a mask of {flags.rank} axes: expected (N, T)")

@@ -23,7 +23,7 @@ from onernn.adapters.common.lowering import (
     lower_steps,
 )
 from onernn.adapters.common.signatures import Signature
-from onernn.adapters.torch import rules, shaping, spectra
+from onernn.adapters.torch import reductions, rules, shaping, spectra
 from onernn.adapters.torch.read import (
     Input,
     Node,
@@ -48,7 +48,7 @@ from onernn.ir.budget import loading
 from onernn.ir.errors import ModelFormatError, UnsupportedError
 from onernn.ir.graph import Graph, NativeOp, Value
 
-__all__ = ["load_torch", "lower", "rules", "shaping", "spectra"]
+__all__ = ["load_torch", "lower", "reductions", "rules", "shaping", "spectra"]
 """Includes the modules with rules, because their import fills the table `RULES`."""
 
 _FEW = 64

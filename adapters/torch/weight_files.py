@@ -701,7 +701,7 @@ def _tensors(tree: Any) -> list[tuple[str, Tensor]]:
     """
     found: list[tuple[str, Tensor]] = []
     waiting: list[tuple[str, Any]] = [("", tree)]
-    spans: dict[int, tuple[int, slice]] = {}  # the length of the path, and where its tensors are
+    spans: dict[int, tuple[int, slice]] = {}  # the path's length, and its tensors
     opened: list[int] = []
     while waiting:
         name, value = waiting.pop()
@@ -848,7 +848,7 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLa
     """Returns functions that read the recurrent stacks, by the names of their modules, such as
     "encoder.lstm" or "".
 
-    Their options are those of `reorders.torch.read`: without any, a plain RNN is assumed to use
+    `reorders.torch.read` lists their options: without options, a plain RNN is assumed to use
     tanh, because weights do not show the activation.
     """
     found = {name[: match.start()] for name in arrays if (match := _LIKE.search(name))}
@@ -866,7 +866,7 @@ def layers_among(arrays: Mapping[str, Array]) -> dict[str, Callable[..., PivotLa
 
 
 def _key_of(name: str) -> str:
-    """Returns a key that sorts the names inside of a module directly behind the module."""
+    """Returns a key that sorts the names inside of a module directly after the module."""
     return name.replace(".", "\0")
 
 

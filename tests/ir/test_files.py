@@ -223,6 +223,8 @@ KILLED = """
                     count -= 1
                     if count < 0:
                         os.kill(os.getpid(), ending)
+            # a shell may start jobs that ignore SIGINT
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.addaudithook(kill)
             write(2)
             os._exit(0)

@@ -226,7 +226,7 @@ class Scorer:
         ``schema``: the schema of this table.
         """
         for name, column in self.outputs.items():
-            # The names inside of a list must be those of a first run, not of Parquet.
+            # The names inside of a list must be the first run's names, not Parquet's.
             self._types.setdefault(name, parse_type(str(schema.field(column).type)))
 
     def _results_for(self, inputs: tuple[Value, ...]) -> tuple[Independence, list[Result]]:
