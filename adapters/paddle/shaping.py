@@ -269,7 +269,7 @@ _TENSORS: dict[str, Any] = {
 
 @paddle("strided_slice", decrease_axis=(), **_TENSORS)
 def strided_slice(Input, *, axes=(), starts=(), ends=(), strides=(), infer_flags=(), op):
-    """Returns a slice. The only stride below 1 is that of ``x[::-1]``, whose end Paddle 2 saves as
+    """Returns a slice. A stride below 1 is read only in ``x[::-1]``; Paddle 2 saves its end as
     -1.
     """
     back = (_ALL, -1 if 2_000_000 <= op.version < 3_000_000 else -_ALL - 1, -1)
