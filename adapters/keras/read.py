@@ -309,7 +309,7 @@ def network(model: Layer, major: int) -> Network:
 
 
 def _layers(model: Layer, listed: Any, calls: list[tuple[Call, ...]]) -> dict[str, Layer]:
-    loading().read_operators(len(listed))
+    loading().reads_operators(len(listed))
     bare = [inner_layer(each, None) for each in listed]
     held_by = [each for each in bare if not each.is_operation]
     if len({each.name for each in bare}) != len(bare):

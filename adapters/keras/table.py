@@ -448,9 +448,9 @@ class Lowering:
     """The lowering of a model's calls, including the calls of inner models.
 
     ``states``: the variables of stateful layers' states after the last call, by name. ``stateful``:
-    the configurations of the stateful layers that were called. ``tables``: the counts of unmasked
-    steps by mask, see `layers.Masked`. ``_behind``: for each variable that cannot be computed, the
-    cause: itself, or the variable on which it depends.
+    the configurations of the stateful layers that were called, by their ids. ``tables``: the counts
+    of unmasked steps by mask, see `layers.Masked`. ``_behind``: for each variable that cannot be
+    computed, the cause: itself, or the variable on which it depends.
     """
 
     def __init__(self, model: Model) -> None:
@@ -458,7 +458,7 @@ class Lowering:
         self.builder = GraphBuilder(str(model.file), FoldingBudget())
         self.states: dict[str, str] = {}
         self.tables: dict[str, Any] = {}
-        self.stateful: list[Any] = []
+        self.stateful: dict[int, Any] = {}
         self._tensors: dict[str, Held] = {}
         self._behind: dict[str, str] = {}
         self._given: set[str] = set()  # values that are outputs
@@ -495,9 +495,9 @@ class Lowering:
         """Records the call of a stateful layer. Refuses a second call, also in a second call of the
         model that contains the layer, because the order of the calls decides the results.
         """
-        if any(layer.config is each for each in self.stateful):
+        if id(layer.config) in self.stateful:
             refuse("stateful, and called twice: expected one call, a file does not state the order")
-        self.stateful.append(layer.config)
+        self.stateful[id(layer.config)] = layer.config
 
     def keep(self, name: str, value: str) -> None:
         """Records a copy of a state after a call; the copy has its own name."""
@@ -527,9 +527,8 @@ class Lowering:
             if tensor.behind:
                 self._behind[variable] = tensor.behind
         calls = [*_in_order(net, str(self.file))]
-        read = (ref for layer, at in calls for ref in _refs(layer.calls[at]))
         wanted = defaultdict[tuple[str, int], set[int]](set)
-        for ref in chain(net.outputs, read):
+        for ref in chain(net.outputs, *(_refs(layer.calls[at]) for layer, at in calls)):
             wanted[ref.layer, ref.call].add(ref.at)
         steps = [
             self._step(layer, at, prefix, sorted(wanted[layer.name, at]), depth)
@@ -719,7 +718,7 @@ def _unknown(layer: Layer) -> str:
 
 def _refs(call: Call) -> list[Ref]:
     result, waiting = list[Ref](), [*call.args, *call.kwargs.values()]
-    for each in waiting:  # which grows
+    for each in waiting:  # the loop appends to this list
         if isinstance(each, Ref):
             result.append(each)
         elif isinstance(each, list):

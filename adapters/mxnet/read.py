@@ -181,7 +181,7 @@ def _graph(entry: Any, where: str, depth: int) -> Symbol:
         raise Malformed(f"{where}: expected at most {_DEEPEST} levels of subgraphs")
     whole = check_kind(entry, dict, where)
     listed = check_kind(whole.get("nodes"), list, f"{where}: nodes")
-    loading().read_operators(len(listed))
+    loading().reads_operators(len(listed))
     nodes = tuple(_node(each, at, f"{where}, node {at}", depth) for at, each in enumerate(listed))
     heads = _entries(whole.get("heads"), len(nodes), f"{where}: heads")
     return Symbol(nodes, heads, check_kind(whole.get("attrs") or {}, dict, f"{where}: attrs"))

@@ -686,7 +686,7 @@ class _Reader:
 
         Raises `ModelFormatError` if two of them define the same value.
         """
-        self._budget.read_operators(len(nodes))
+        self._budget.reads_operators(len(nodes))
         operators = [self.operator(at, node) for at, node in enumerate(nodes)]
         made = Counter([*known, *(name for op in operators for name in op.outputs if name)])
         for name, count in made.most_common(1):

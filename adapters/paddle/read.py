@@ -221,7 +221,7 @@ def parse_program(data: bytes, file: Path, parameters: Parameters) -> Program:
     desc = messages.parse("ProgramDesc", data, file)
     if not desc.blocks:  # an unrelated protobuf may also parse
         raise ModelFormatError("not a Paddle program: it has no block", file)
-    loading().read_operators(sum(len(block.ops) for block in desc.blocks))
+    loading().reads_operators(sum(len(block.ops) for block in desc.blocks))
     with name_malformed("not a Paddle program", file):
         # Paddle saves the variables of all blocks, each name once.
         blocks = [[_variable(each) for each in block.vars] for block in desc.blocks]

@@ -229,7 +229,7 @@ def _parse(whole: Any, arrays: Mapping[str, Array], file: Path) -> Program:
         for name, each in _get(whole, "range_constraints", dict).items()
     }
     nodes = _get(graph, "nodes", list)
-    loading().read_operators(len(nodes))
+    loading().reads_operators(len(nodes))
     return Program(
         file,
         version,

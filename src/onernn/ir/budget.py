@@ -266,7 +266,7 @@ class FileBudget(Budget):
         self._may_widen -= counted
         self.most = min(self.most + 2 * counted, usable_memory())
 
-    def read_operators(self, count: int) -> None:
+    def reads_operators(self, count: int) -> None:
         """Counts the memory of a framework's operators or layers, in addition to the file's bytes,
         until all have become nodes.
         """
